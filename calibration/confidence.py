@@ -1,0 +1,39 @@
+"""Raw confidence -> log-odds of being right, one logistic curve per arm (Platt 1999)."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logit
+from sklearn.linear_model import LogisticRegression
+
+from playcall.strategies import Weight
+from playcall.strategies.panel import Floats
+from playcall.strategies.rules import Scale, stretch
+
+_ENOUGH = 20  # with fewer scored answers a curve is noise; the arm's accuracy stands in
+
+
+def scale_of(score: Floats) -> Scale:
+    """Which scale a raw confidence is on: never positive means log-probabilities, 0 to 1 probabilities."""
+    known = score[~np.isnan(score)]
+    if known.size and known.max() <= 0:
+        return "logprob"
+    return "probability" if known.size and 0 <= known.min() and known.max() <= 1 else "raw"
+
+
+def fit_weight(arm: str, score: Floats, quality: Floats) -> Weight:
+    """The calibrated log-odds of one arm's answers, from (answers,) scores and grades in [0, 1].
+
+    A grade between 0 and 1 counts as that share of a right answer. An answer without a score, or an
+    arm without enough of them, gets the arm's accuracy, with one right and one wrong answer added.
+    """
+    plain = float(np.clip(logit((quality.sum() + 1) / (len(quality) + 2)), -6, 6))
+    x, y = stretch(score, scale_of(score)), quality
+    known = ~np.isnan(x)
+    x, y = x[known], y[known]
+    if known.sum() < _ENOUGH or np.ptp(x) == 0 or y.mean() in (0.0, 1.0):
+        return Weight(arm, plain, missing=plain)
+    both = LogisticRegression(C=1.0).fit(
+        np.concatenate([x, x])[:, None], np.repeat([1, 0], len(x)), sample_weight=np.concatenate([y, 1 - y])
+    )
+    return Weight(arm, float(both.intercept_[0]), float(both.coef_[0, 0]), scale_of(score), plain)

@@ -1,0 +1,91 @@
+"""The standard families of plays, each a way to choose one play from training tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from playcall.portfolio.choose import Target, choose
+from playcall.portfolio.nested import Chooser
+from playcall.portfolio.search import Swept, best_arm
+from playcall.strategies import (
+    NANO,
+    Agree,
+    Ask,
+    Gather,
+    Keep,
+    Recording,
+    Strategy,
+    Vote,
+    best_of,
+    hedge,
+    self_consistency,
+    vote,
+)
+
+_EQUAL = 0.002  # quality that nobody would miss
+
+
+def standard(recording: Recording) -> dict[str, Chooser]:
+    """The families that apply to what was recorded, by name."""
+    depth = recording[best_arm(recording)].depth
+    found: dict[str, Chooser] = {"best single arm, chosen": lambda swept, known: Ask(best_arm(known))}
+    if depth > 1:
+        found[f"self-consistency of {depth}"] = lambda swept, known: self_consistency(depth, best_arm(known))
+        quorum = min(3, depth // 2 + 1)
+        found[f"self-consistency, until {quorum} agree"] = lambda swept, known: (
+            (depth * Ask(best_arm(known))).until(Agree(quorum), gap=inf).keep(Vote())
+        )
+        if recording.scored:
+            found[f"best of {depth}"] = lambda swept, known: best_of(depth, best_arm(known))
+    if len(recording.arms) > 2:
+        found["majority of the best three"] = _majority
+        found["portfolio vote"] = _portfolio
+    if len(recording.arms) > 1:
+        for name, share in (("half the cost", 0.5), ("equal cost", 1.0), ("best", 1.5)):
+            found[f"cascade, {name}"] = _cascade(share)
+        found["cascade, equal quality"] = _frugal
+        if recording.timed:
+            found["parallel early stop"] = _parallel
+            found["hedge"] = _hedge
+    return found
+
+
+def _unit(known: Recording) -> float:
+    return float(known[best_arm(known)].price[:, 0].mean()) / NANO
+
+
+def _cascade(share: float) -> Chooser:
+    return lambda swept, known: choose(swept, known, Target(max_cost=share * _unit(known))).strategy
+
+
+def _frugal(swept: Sequence[Swept], known: Recording) -> Strategy:
+    enough = float(known[best_arm(known)].quality[:, 0].mean()) - _EQUAL
+    return choose(swept, known, Target(min_quality=max(enough, 0.0))).strategy
+
+
+def _majority(swept: Sequence[Swept], known: Recording) -> Strategy:
+    ranked = sorted(known.arms, key=lambda a: -float(known[a].quality[:, 0].mean()))
+    return vote(*ranked[:3])
+
+
+def _portfolio(swept: Sequence[Swept], known: Recording) -> Strategy:
+    votes = [s for s in swept if len(s.stages) == 1 and len(s.arms) > 1]
+    return choose(votes, known, Target(max_cost=1e6)).strategy if votes else _majority(swept, known)
+
+
+def _parallel(swept: Sequence[Swept], known: Recording) -> Strategy:
+    """The best cascade with all its stages at once."""
+    play = _cascade(1.5)(swept, known)
+    if isinstance(play, Keep) and isinstance(play.source, Gather):
+        return play.source.until(play.source.stop, gap=0.0).keep(play.rule)
+    return play if play is not None else Ask(best_arm(known))
+
+
+def _hedge(swept: Sequence[Swept], known: Recording) -> Strategy:
+    """The best arm, and after its 95th percentile once more, or where it has one draw the next best arm."""
+    first, *others = sorted(known.arms, key=lambda a: -float(known[a].quality[:, 0].mean()))
+    after = float(np.quantile(known[first].latency[:, 0], 0.95)) / 1e6
+    return hedge(first, first if known[first].depth > 1 or not others else others[0], after=round(after, 3))

@@ -1,0 +1,80 @@
+"""Held-out figures: every choice is made on training folds and graded on the fold that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from joblib import Parallel, cpu_count, delayed
+
+from playcall.portfolio.search import Swept, search
+from playcall.strategies import Misuse, Outcomes, Recording, Strategy, outcomes
+from playcall.strategies.panel import Floats, Ints
+
+Chooser = Callable[[Sequence[Swept], Recording], Strategy | None]
+"""(all plays fitted on the training tasks, those tasks) -> the play to grade; None where the family does not apply."""
+
+Progress = Callable[[str, int, int], None]
+"""(what is done, steps done, steps in all)."""
+
+
+def unseen(text: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What a way of choosing came to on tasks that it had not seen: arrays of (tasks,), means over the repeats."""
+
+    quality: Floats
+    cost: Floats  # nano-dollars
+    latency: Floats  # microseconds
+    calls: Floats
+
+
+def cross_fit(
+    recording: Recording,
+    choosers: Mapping[str, Chooser],
+    *,
+    folds: int = 5,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Progress = unseen,
+) -> dict[str, HeldOut]:
+    """Nested cross-validation of several ways to choose, on shared folds and one search per fold.
+
+    Each task is graded once per repeat, by a play chosen without it. A chooser that returns None in any fold is
+    left out.
+    """
+    n = len(recording)
+    folds = min(folds, n)
+    if folds < 2 or repeats < 1:
+        raise Misuse(f"folds={folds}, repeats={repeats}: give at least 2 folds and 1 repeat (and 2 tasks).")
+    rng = np.random.default_rng(seed)
+    parts = [part for _ in range(repeats) for part in np.array_split(rng.permutation(n), folds)]
+    jobs = (delayed(_fold)(recording, choosers, np.setdiff1d(np.arange(n), part), part) for part in parts)
+    came: dict[str, list[Outcomes]] = {name: [] for name in choosers}
+    workers = 1 if n * len(recording.arms) < 5_000 else min(cpu_count(), len(parts))
+    for done, graded in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
+        progress("choosing on training folds, grading on the fold left out", done, len(parts))
+        for name, o in graded.items():
+            came[name].append(o)
+    order = np.argsort(np.concatenate(parts), kind="stable")
+    return {
+        name: HeldOut(
+            *(
+                np.concatenate([getattr(o, field) for o in of])[order].reshape(n, repeats).mean(axis=1)
+                for field in ("quality", "cost", "latency", "calls")
+            )
+        )
+        for name, of in came.items()
+        if len(of) == len(parts)
+    }
+
+
+def _fold(recording: Recording, choosers: Mapping[str, Chooser], train: Ints, test: Ints) -> dict[str, Outcomes]:
+    known, new = recording.take(train), recording.take(test)
+    swept = search(known)
+    chosen = {name: choose(swept, known) for name, choose in choosers.items()}
+    return {name: outcomes(s, new) for name, s in chosen.items() if s is not None}

@@ -1,0 +1,152 @@
+"""What every arm answered to every task: the table that strategies are replayed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from playcall.strategies.errors import Misuse, NotRecorded
+from playcall.strategies.panel import Floats, Ints, Mask
+
+NANO = 1_000_000_000
+"""Nano-dollars in a dollar."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One call's answer as an engine sees it. `key` is the canonical text: equal keys are equal answers."""
+
+    key: str
+    score: float = float("nan")
+    failed: bool = False
+    price: int = 0  # nano-dollars
+    latency: int = 1  # microseconds, at least 1
+    output: object = None  # what the caller gets; the key where None
+
+
+Cassette = Callable[[str, str], Reply]
+"""(arm, prompt) -> the recorded reply to a prompt."""
+
+
+def unrecorded(arm: str, prompt: str) -> Reply:
+    """The cassette of a table: it holds no replies to prompts."""
+    raise NotRecorded(
+        f"{arm!r} was asked about other answers (prompt {prompt[:60]!r}), and a table holds no such calls. "
+        "Record the judge or merger as an arm of its own, or give the Recording a cassette."
+    )
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The recorded calls of one arm: arrays of (tasks, draws)."""
+
+    answer: Ints  # codes into Recording.texts; equal codes are equal answers
+    score: Floats  # raw confidence, NaN where there is none
+    failed: Mask
+    price: Ints  # nano-dollars; 0 if the arm is unpriced
+    latency: Ints  # microseconds, at least 1; 1 if the arm is untimed
+    quality: Floats  # the grade of each answer in [0, 1]; 0 where failed
+    priced: bool = True
+    timed: bool = True
+
+    @property
+    def depth(self) -> int:
+        """How many draws each task has."""
+        return self.answer.shape[1]
+
+    def take(self, rows: Ints | Mask) -> Draws:
+        """Only these tasks."""
+        return Draws(
+            self.answer[rows],
+            self.score[rows],
+            self.failed[rows],
+            self.price[rows],
+            self.latency[rows],
+            self.quality[rows],
+            self.priced,
+            self.timed,
+        )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Recorded calls of several arms on the same tasks.
+
+    `name` says where it came from; `notes` what was done to the table while it was read, in words
+    for its owner (arms without a price, surplus draws, cells counted as failures).
+    """
+
+    items: tuple[str, ...]
+    arms: Mapping[str, Draws]
+    texts: tuple[str, ...]
+    name: str = "recording"
+    notes: tuple[str, ...] = ()
+    graded_by_checker: bool = False  # scores are the grades themselves (--verifier score)
+    cassette: Cassette = field(default=unrecorded, compare=False)
+
+    def __post_init__(self) -> None:
+        for arm, draws in self.arms.items():
+            if len(draws.answer) != len(self.items):
+                raise Misuse(f"arm {arm!r} has {len(draws.answer)} rows for {len(self.items)} items.")
+            if (draws.latency < 1).any():
+                raise Misuse(f"arm {arm!r} has a call of under one microsecond; give latencies of at least 1.")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, arm: str) -> Draws:
+        try:
+            return self.arms[arm]
+        except KeyError:
+            raise NotRecorded(f"{arm!r} is not recorded in {self.name}; it holds {_listed(self.arms)}.") from None
+
+    def column(self, arm: str, draw: int) -> tuple[Draws, int]:
+        """The arm's calls and a draw that is known to be there."""
+        draws = self[arm]
+        if draw >= draws.depth:
+            raise NotRecorded(
+                f"{arm!r} has {draws.depth} recorded draw{'s' * (draws.depth > 1)} of each task in {self.name}; "
+                f"this strategy needs {draw + 1}. Record more, or ask it less."
+            )
+        return draws, draw
+
+    def take(self, rows: Ints | Mask) -> Recording:
+        """Only these tasks."""
+        index = np.arange(len(self))[rows]
+        return replace(
+            self,
+            items=tuple(self.items[i] for i in index),
+            arms={a: d.take(index) for a, d in self.arms.items()},
+        )
+
+    def only(self, arms: Iterable[str]) -> Recording:
+        """Only these arms, in this order."""
+        return replace(self, arms={a: self[a] for a in arms})
+
+    @property
+    def priced(self) -> bool:
+        """Whether every arm has a recorded cost."""
+        return all(d.priced for d in self.arms.values())
+
+    @property
+    def timed(self) -> bool:
+        """Whether every arm has a recorded latency."""
+        return all(d.timed for d in self.arms.values())
+
+    @property
+    def answered(self) -> bool:
+        """Whether answers were recorded, so that agreement means something."""
+        return bool(self.texts)
+
+    @property
+    def scored(self) -> bool:
+        """Whether every arm has confidences."""
+        return all(bool((~np.isnan(d.score)).any()) for d in self.arms.values())
+
+
+def _listed(names: Iterable[str], most: int = 8) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
