@@ -18,7 +18,7 @@ def scale_of(score: Floats) -> Scale:
     known = score[~np.isnan(score)]
     if known.size and known.max() <= 0:
         return "logprob"
-    return "probability" if known.size and 0 <= known.min() and known.max() <= 1 else "raw"
+    return "probability" if known.size and known.min() >= 0 and known.max() <= 1 else "raw"
 
 
 def fit_weight(arm: str, score: Floats, quality: Floats) -> Weight:

@@ -16,7 +16,7 @@ from playcall.calibration import mean_interval
 from playcall.portfolio import HeldOut, Progress, best_arm, cross_fit, priced, standard
 from playcall.portfolio.nested import unseen
 from playcall.portfolio.policy import read_json
-from playcall.strategies import NANO, Ask, Explain, Misuse, PlaycallError, Recording, Strategy, load, outcomes
+from playcall.strategies import NANO, Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
 from playcall.strategies.panel import Floats, Mask
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def compare(
     rows = [_row(name, "family", h, alone, usable, _FAMILIES.get(name.split(",")[0], name)) for name, h in held.items()]
     rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
     rows += [_graded(name, "yours", s, alone, recording) for name, s in (strategies or {}).items()]
-    rows.append(_row("oracle: any arm right", "bound", _oracle(usable), alone, usable, "the cheapest arm that is right"))
+    rows.append(
+        _row("oracle: any arm right", "bound", _oracle(usable), alone, usable, "the cheapest arm that is right")
+    )
     on = _frontier([r for r in rows if r.kind != "bound"])
     rows = [Row(**{**vars(r), "frontier": r.strategy in on}) for r in rows]
     order = {"family": 0, "yours": 1, "arm": 2, "bound": 3}
@@ -118,13 +120,7 @@ def _graded(name: str, kind: str, s: Strategy, alone: Floats, recording: Recordi
     """A row of a strategy that needs no choosing."""
     o = outcomes(s, recording)
     as_floats = (x.astype(np.float64) for x in (o.quality, o.cost, o.latency, o.calls))
-    return _row(name, kind, HeldOut(*as_floats), alone, _used(s, recording), Explain()(s))
-
-
-def _used(s: Strategy, recording: Recording) -> Recording:
-    from playcall.strategies import arms_of
-
-    return recording.only(arms_of(s))
+    return _row(name, kind, HeldOut(*as_floats), alone, recording.only(arms_of(s)), Explain()(s))
 
 
 def _row(name: str, kind: str, h: HeldOut, alone: Floats, recording: Recording, words: str) -> Row:
@@ -177,7 +173,10 @@ def _correlation(failures: Mapping[str, Mask]) -> dict[str, dict[str, float]]:
     varied = wrong - wrong.mean(axis=1, keepdims=True)
     spread = np.sqrt((varied**2).sum(axis=1))
     matrix = varied @ varied.T / np.maximum(np.outer(spread, spread), 1e-12)
-    return {a: {b: round(float(x), 4) for b, x in zip(failures, row, strict=True)} for a, row in zip(failures, matrix, strict=True)}
+    return {
+        a: {b: round(float(x), 4) for b, x in zip(failures, row, strict=True)}
+        for a, row in zip(failures, matrix, strict=True)
+    }
 
 
 def strategy_file(name: str) -> dict[str, Strategy]:
@@ -196,10 +195,19 @@ def strategy_file(name: str) -> dict[str, Strategy]:
     except PlaycallError:
         raise
     except Exception as error:
-        raise Misuse(f"--strategy {name}: {error!r}; write file.py:name of a strategy or of a function that makes one.") from error
+        raise Misuse(
+            f"--strategy {name}: {error!r}; write file.py:name of a strategy or of a function that makes one."
+        ) from error
     if not isinstance(found, Strategy):
         raise Misuse(f"--strategy {name} is {found!r}, not a strategy; compose Ask('model'), &, |, n * and keep().")
     return {attribute: found}
+
+
+def to_csv(comparisons: list[Comparison]) -> str:
+    """All rows, with the table that each belongs to."""
+    import pandas as pd
+
+    return pd.concat([c.to_pandas().assign(table=c.name) for c in comparisons]).to_csv(index=False)
 
 
 def to_json(comparisons: list[Comparison]) -> str:

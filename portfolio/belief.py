@@ -24,7 +24,7 @@ class _Seen(NamedTuple):
     features: Floats  # (rows, choices, parameters); the last choice is "none of these"
     open: Mask  # (rows, choices)
     target: Floats  # (rows, choices) how often each was right
-    count: Floats  # (rows,)
+    often: Floats  # (rows,) how many items are alike
 
 
 def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, Weight]) -> Belief:
@@ -37,14 +37,13 @@ def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, We
     arms = [a for stage in stages for a in stage]
     ends = np.cumsum([len(stage) for stage in stages])
     seen = [_seen(arms[:end], len(arms), recording, calibrated) for end in ends]
-    theta = _fit(seen, np.append(np.full(len(arms), _TRUST), [0.0, 0.0, 0.0]))
-    shared, other, dissent = (float(x) for x in theta[-3:])
+    theta = _fit(seen, np.append(np.full(len(arms), _TRUST), [0.0, 0.0, 0.0, _TRUST]))
+    shared, other, dissent, heed = (float(x) for x in theta[-4:])
     weights = []
     for arm, trust in zip(arms, theta, strict=False):
-        w, t = calibrated[arm], float(trust)
-        weights.append(
-            replace(w, bias=shared + t * w.bias, slope=t * w.slope, missing=shared + t * w.missing)
-        )
+        w = calibrated[arm]
+        plain = shared + float(trust) * w.missing
+        weights.append(replace(w, bias=plain + heed * (w.bias - w.missing), slope=heed * w.slope, missing=plain))
     return Belief(tuple(weights), other, dissent)
 
 
@@ -52,7 +51,8 @@ def _seen(arms: Sequence[str], width: int, recording: Recording, calibrated: Map
     calls = [recording[a] for a in arms]
     answer = np.stack([d.answer[:, 0] for d in calls], axis=1)
     alive = np.stack([~d.failed[:, 0] for d in calls], axis=1)
-    worth = np.stack([calibrated[a](d.score[:, 0]) for a, d in zip(arms, calls, strict=True)], axis=1)
+    plain = np.array([calibrated[a].missing for a in arms])
+    worth = np.stack([calibrated[a](d.score[:, 0]) for a, d in zip(arms, calls, strict=True)], axis=1) - plain
     quality = np.stack([d.quality[:, 0] for d in calls], axis=1)
     n, m = answer.shape
     same = (answer[:, :, None] == answer[:, None, :]) & alive[:, :, None] & alive[:, None, :]
@@ -70,8 +70,9 @@ def _seen(arms: Sequence[str], width: int, recording: Recording, calibrated: Map
     else:
         count = np.ones(n)
 
-    features = np.zeros((n, m + 1, width + 3))
-    features[:, :m, :m] = same * worth[:, None, :]
+    features = np.zeros((n, m + 1, width + 4))
+    features[:, :m, :m] = same * plain
+    features[:, :m, width + 3] = (same * worth[:, None, :]).sum(axis=2)
     features[:, :m, width] = same.sum(axis=2)
     features[:, m, width + 1] = 1
     features[:, m, width + 2] = np.maximum(first.sum(axis=1) - 1, 0)
@@ -86,7 +87,7 @@ def _chances(s: _Seen, theta: Floats) -> Floats:
 
 def _fit(seen: Sequence[_Seen], prior: Floats, steps: int = 25) -> Floats:
     ridge = np.full(len(prior), _RIDGE[0])
-    ridge[-3:] = _RIDGE[1]
+    ridge[-4:] = _RIDGE[1]
 
     def value(theta: Floats) -> float:
         fit = sum(float((s.target * np.log(np.maximum(_chances(s, theta), 1e-12))).sum()) for s in seen)
@@ -98,9 +99,9 @@ def _fit(seen: Sequence[_Seen], prior: Floats, steps: int = 25) -> Floats:
         for s in seen:
             p = _chances(s, theta)
             mean = np.einsum("nj,njk->nk", p, s.features)
-            slope = slope + np.einsum("nj,njk->k", s.target - s.count[:, None] * p, s.features)
-            spread = np.einsum("nj,njk->njk", p * s.count[:, None], s.features).reshape(-1, len(prior))
-            curve = curve + spread.T @ s.features.reshape(-1, len(prior)) - (s.count[:, None] * mean).T @ mean
+            slope = slope + np.einsum("nj,njk->k", s.target - s.often[:, None] * p, s.features)
+            spread = np.einsum("nj,njk->njk", p * s.often[:, None], s.features).reshape(-1, len(prior))
+            curve = curve + spread.T @ s.features.reshape(-1, len(prior)) - (s.often[:, None] * mean).T @ mean
         step = np.linalg.solve(curve, slope)
         while (then := value(theta + step)) < now and np.abs(step).max() > 1e-6:
             step = step / 2

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 import numpy as np
 
-from playcall.portfolio.choose import Target, choose
+from playcall import strategies as st
+from playcall.portfolio.choice import Target, choose
 from playcall.portfolio.nested import Chooser
 from playcall.portfolio.search import Swept, best_arm
-from playcall.strategies import (
-    NANO,
-    Agree,
-    Ask,
-    Gather,
-    Keep,
-    Recording,
-    Strategy,
-    Vote,
-    best_of,
-    hedge,
-    self_consistency,
-    vote,
-)
+from playcall.strategies import NANO, Ask, Recording, Strategy
 
 _EQUAL = 0.002  # quality that nobody would miss
 
@@ -33,13 +20,13 @@ def standard(recording: Recording) -> dict[str, Chooser]:
     depth = recording[best_arm(recording)].depth
     found: dict[str, Chooser] = {"best single arm, chosen": lambda swept, known: Ask(best_arm(known))}
     if depth > 1:
-        found[f"self-consistency of {depth}"] = lambda swept, known: self_consistency(depth, best_arm(known))
+        found[f"self-consistency of {depth}"] = lambda swept, known: st.self_consistency(depth, best_arm(known))
         quorum = min(3, depth // 2 + 1)
-        found[f"self-consistency, until {quorum} agree"] = lambda swept, known: (
-            (depth * Ask(best_arm(known))).until(Agree(quorum), gap=inf).keep(Vote())
-        )
+        found[f"self-consistency, until {quorum} agree"] = lambda swept, known: st.cascade(
+            *[best_arm(known)] * depth, stop=st.Agree(quorum)
+        ).keep(st.Vote())
         if recording.scored:
-            found[f"best of {depth}"] = lambda swept, known: best_of(depth, best_arm(known))
+            found[f"best of {depth}"] = lambda swept, known: st.best_of(depth, best_arm(known))
     if len(recording.arms) > 2:
         found["majority of the best three"] = _majority
         found["portfolio vote"] = _portfolio
@@ -68,7 +55,7 @@ def _frugal(swept: Sequence[Swept], known: Recording) -> Strategy:
 
 def _majority(swept: Sequence[Swept], known: Recording) -> Strategy:
     ranked = sorted(known.arms, key=lambda a: -float(known[a].quality[:, 0].mean()))
-    return vote(*ranked[:3])
+    return st.vote(*ranked[:3])
 
 
 def _portfolio(swept: Sequence[Swept], known: Recording) -> Strategy:
@@ -78,14 +65,14 @@ def _portfolio(swept: Sequence[Swept], known: Recording) -> Strategy:
 
 def _parallel(swept: Sequence[Swept], known: Recording) -> Strategy:
     """The best cascade with all its stages at once."""
-    play = _cascade(1.5)(swept, known)
-    if isinstance(play, Keep) and isinstance(play.source, Gather):
+    play = choose(swept, known, Target(max_cost=1.5 * _unit(known))).strategy
+    if isinstance(play, st.Keep) and isinstance(play.source, st.Gather):
         return play.source.until(play.source.stop, gap=0.0).keep(play.rule)
-    return play if play is not None else Ask(best_arm(known))
+    return play
 
 
 def _hedge(swept: Sequence[Swept], known: Recording) -> Strategy:
     """The best arm, and after its 95th percentile once more, or where it has one draw the next best arm."""
     first, *others = sorted(known.arms, key=lambda a: -float(known[a].quality[:, 0].mean()))
     after = float(np.quantile(known[first].latency[:, 0], 0.95)) / 1e6
-    return hedge(first, first if known[first].depth > 1 or not others else others[0], after=round(after, 3))
+    return st.hedge(first, first if known[first].depth > 1 or not others else others[0], after=round(after, 3))

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from playcall.calibration import mean_interval
-from playcall.portfolio.choose import Choice, Target, choose
+from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.nested import HeldOut, Progress, cross_fit, unseen
 from playcall.portfolio.search import best_arm, priced, search
 from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump, load
@@ -81,7 +82,7 @@ class Policy:
             raise Misuse(f"{path} is a strategy without figures, not a policy; `playcall fit` writes policies.")
         try:
             return cls(
-                load({k: document[k] for k in ("playcall", "strategy") if k in document}),
+                load(document),
                 TypeAdapter(Figures).validate_python(document["figures"]),
                 TypeAdapter(Target).validate_python(document.get("target", {})),
                 TypeAdapter(dict[str, float | None]).validate_python(document.get("prices", {})),
@@ -92,7 +93,7 @@ class Policy:
             raise Misuse(f"{path} is not a policy that this playcall can read: {error}") from error
 
 
-def read_json(path: str | Path) -> dict[str, object]:
+def read_json(path: str | Path) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -112,7 +113,9 @@ def write_whole(path: str | Path, text: str) -> None:
         os.chmod(file.name, 0o644)
         os.replace(file.name, path)
     except OSError as error:
-        raise PlaycallError(f"{path} cannot be written: {error.strerror}. Name a folder that exists and has room.") from error
+        raise PlaycallError(
+            f"{path} cannot be written: {error.strerror}. Name a folder that exists and has room."
+        ) from error
 
 
 def fit(

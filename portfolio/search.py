@@ -63,7 +63,7 @@ def best_arm(recording: Recording) -> str:
 
 
 def shortlist(recording: Recording, most: int = MOST_ARMS) -> tuple[str, ...]:
-    """The arms worth combining, cheapest first: the best ones at several prices of money, none over 1.5x the best's cost."""
+    """The arms worth combining, cheapest first: the best at several prices of money, up to 1.5x the best arm's cost."""
     quality = {a: float(d.quality[:, 0].mean()) for a, d in recording.arms.items()}
     cost = {a: float(d.price[:, 0].mean()) for a, d in recording.arms.items()}
     best = best_arm(recording)

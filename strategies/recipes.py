@@ -6,7 +6,7 @@ from functools import reduce
 from math import inf
 from operator import and_, or_
 
-from playcall.strategies.algebra import Ask, Gather, Strategy, Then
+from playcall.strategies.algebra import Ask, Gather, Keep, Strategy, Then
 from playcall.strategies.errors import Misuse
 from playcall.strategies.rules import Agree, Belief, Best, Confident, Prompt, Stop, Vote
 
@@ -16,17 +16,17 @@ def play(s: Strategy | str) -> Strategy:
     return Ask(s) if isinstance(s, str) else s
 
 
-def best_of(n: int, s: Strategy | str) -> Strategy:
+def best_of(n: int, s: Strategy | str) -> Keep:
     """n draws; the one with the best score."""
     return (n * play(s)).keep(Best())
 
 
-def self_consistency(n: int, s: Strategy | str) -> Strategy:
+def self_consistency(n: int, s: Strategy | str) -> Keep:
     """n draws; the most frequent answer (Wang et al. 2023)."""
     return (n * play(s)).keep(Vote())
 
 
-def vote(*parts: Strategy | str, belief: Belief | None = None) -> Strategy:
+def vote(*parts: Strategy | str, belief: Belief | None = None) -> Keep:
     """A portfolio: all parts at once; the answer with most votes, or with most weight."""
     return reduce(and_, map(play, _some(parts, "vote"))).keep(Vote(belief))
 
@@ -41,7 +41,7 @@ def race(*parts: Strategy | str, stop: Stop) -> Gather:
     return Gather(tuple(map(play, parts))).until(stop)
 
 
-def confident_vote(*parts: Strategy | str, belief: Belief, threshold: float, gap: float = inf) -> Strategy:
+def confident_vote(*parts: Strategy | str, belief: Belief, threshold: float, gap: float = inf) -> Keep:
     """Ask parts until an answer is right with this probability; the weightiest answer so far."""
     return Gather(tuple(map(play, parts)), Confident(threshold, belief), gap).keep(Vote(belief))
 

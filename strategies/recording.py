@@ -58,16 +58,8 @@ class Draws:
 
     def take(self, rows: Ints | Mask) -> Draws:
         """Only these tasks."""
-        return Draws(
-            self.answer[rows],
-            self.score[rows],
-            self.failed[rows],
-            self.price[rows],
-            self.latency[rows],
-            self.quality[rows],
-            self.priced,
-            self.timed,
-        )
+        columns = (self.answer, self.score, self.failed, self.price, self.latency, self.quality)
+        return Draws(*(x[rows] for x in columns), self.priced, self.timed)  # type: ignore[arg-type, call-arg]
 
 
 @dataclass(frozen=True)

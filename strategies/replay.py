@@ -141,10 +141,6 @@ class Outcomes:
     latency: Ints  # microseconds
     calls: Ints
 
-    def take(self, rows: Ints | Mask) -> Outcomes:
-        """Only these tasks."""
-        return Outcomes(self.quality[rows], self.cost[rows], self.latency[rows], self.calls[rows])
-
 
 def outcomes(strategy: Strategy, recording: Recording) -> Outcomes:
     """Replay a strategy and grade what it puts out.

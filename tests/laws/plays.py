@@ -138,7 +138,9 @@ def weights(arm: str) -> st.SearchStrategy[Weight]:
 
 
 seeds = st.integers(0, 2**32)
-beliefs = st.builds(Belief, st.tuples(*map(weights, ARMS)), st.sampled_from([0.0, -1.0, 1.3]))
+beliefs = st.builds(
+    Belief, st.tuples(*map(weights, ARMS)), other=st.sampled_from([0.0, -1.0, 1.3]), dissent=st.sampled_from([0.0, 0.6])
+)
 thresholds = st.sampled_from([-0.5, 0.3, 0.5, 0.9, 2.0, inf])
 rules = (
     st.builds(AtLeast, thresholds) | st.sampled_from([Best(), First(), Vote()]) | st.builds(Vote, st.none() | beliefs)

@@ -39,7 +39,7 @@ def alike(codes: np.ndarray) -> list[int]:
     return [codes.tolist().index(c) for c in codes]
 
 
-@settings(max_examples=2000)
+@settings(max_examples=1500)
 @given(plays, seeds)
 def test_live_equals_replay(s: Strategy, seed: int) -> None:
     """To the answer, the microsecond, the nano-dollar and the single call, cancelled and failed calls included."""

@@ -25,7 +25,7 @@ from playcall.strategies import (
     Weight,
 )
 
-BELIEF = Belief((Weight("a", 0.5, 2.0), Weight("b", 1.0), Weight("c", -1.0)), other=0.3)
+BELIEF = Belief((Weight("a", 0.5, 2.0), Weight("b", 1.0), Weight("c", -1.0)), other=0.3, dissent=0.2)
 
 
 def panel(answers: str, scores: Sequence[float] = (), arms: str = "", alive: Sequence[bool] = ()) -> Panel:
@@ -114,9 +114,9 @@ def test_a_belief_in_one_candidate_is_the_logistic_curve(scale: str, line: objec
 
 
 def test_beliefs_in_the_answers_and_in_none_of_them_add_up_to_one() -> None:
-    """Answer x has log-odds (0.5 + 2 * 0.4) + 1.0, answer y -1.0, none of them 0.3."""
+    """Answer x has log-odds (0.5 + 2 * 0.4) + 1.0, answer y -1.0, none of them 0.3 and 0.2 for the second answer."""
     p = BELIEF.posterior(panel("xyxz", [0.4, nan, nan, nan], arms="acbc", alive=[True, True, True, False]))[0]
-    odds = np.exp([2.3, -1.0, 0.3])
+    odds = np.exp([2.3, -1.0, 0.5])
     assert p == pytest.approx([*(odds / odds.sum())[[0, 1, 0]], 0.0], abs=1e-6)
 
 

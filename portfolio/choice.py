@@ -1,0 +1,144 @@
+"""Choosing one play among many that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from playcall.portfolio.search import Swept, best_arm
+from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
+from playcall.strategies.panel import Floats
+
+_TIMED = 40  # so many plays are also tried in parallel and hedged, where time matters
+_TYPICAL = 10  # the most typical of so many best plays is chosen
+_ALIKE = 0.01  # but none that is worth a point of quality less than the best
+_SLACK = 0.98  # of a limit, since the cost of other tasks differs a little
+_PER_ARM = 0.001  # quality that a further arm must bring
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a policy is for. Without any limit or weight: the best quality at no more than the best single arm's cost.
+
+    Costs are USD a task, latencies mean seconds a task, quality is 0 to 1; a weight is how much quality one USD, or
+    one second, is worth. A minimum quality asks for the cheapest play that reaches it.
+    """
+
+    max_cost: float | None = None
+    max_latency: float | None = None
+    min_quality: float | None = None
+    cost_weight: float = 0.0
+    latency_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not (0 <= value < inf):
+                raise Misuse(f"Target {name}={value!r}: give a number, zero or more.")
+        if self.min_quality is not None and self.min_quality > 1:
+            raise Misuse(f"Target min_quality={self.min_quality}: quality goes from 0 to 1.")
+
+    @property
+    def timely(self) -> bool:
+        """Whether time matters."""
+        return self.max_latency is not None or self.latency_weight > 0
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing at all is asked."""
+        return self == Target()
+
+    def excess(self, options: pd.DataFrame) -> Floats:
+        """By what share of each limit, drawn in a little, an option misses it, all added; 0 where all are kept."""
+        over = np.zeros(len(options))
+        for most, have in ((self.max_cost, options.cost / NANO), (self.max_latency, options.latency / 1e6)):
+            if most is not None:
+                over += np.maximum(have.to_numpy() / max(most * _SLACK, 1e-12) - 1, 0)
+        if self.min_quality is not None:
+            over += np.maximum(self.min_quality - options.quality.to_numpy(), 0)
+        return over
+
+    def value(self, options: pd.DataFrame, unit: float) -> Floats:
+        """What an option is worth; -inf where it misses a limit. `unit` is the best single arm's cost, nano-dollars."""
+        worth = options.quality - self.cost_weight * options.cost / NANO - self.latency_weight * options.latency / 1e6
+        if self.min_quality is not None and not (self.cost_weight or self.latency_weight):
+            worth = options.quality * 1e-3 - options.cost / max(unit, 1.0)
+        return np.where(self.excess(options) > 0, -np.inf, worth)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen play, and its figures on the tasks it was chosen by."""
+
+    strategy: Strategy
+    feasible: bool  # False: nothing keeps all limits, and this comes nearest
+    quality: float
+    cost: float  # mean nano-dollars
+    latency: float  # mean microseconds
+
+
+def choose(swept: Sequence[Swept], recording: Recording, target: Target) -> Choice:
+    """The play to recommend, from a search on the same recording.
+
+    With hundreds of plays, the one that looks best owes much to luck. What good plays share is skill: so of the ten
+    best, if they are alike, the most typical one is chosen, whose outcomes lie nearest to the mean of the ten. Each
+    further arm must bring a tenth of a point. Where time matters, the best plays are also tried with their stages in
+    parallel and hedged. When a limit cannot be kept, the nearest play is the choice, marked as not feasible.
+    """
+    single = recording[best_arm(recording)]
+    unit = float(single.price[:, 0].mean())
+    if target.open:
+        target = Target(max_cost=unit / NANO / _SLACK)
+    options = _options(swept)
+    if target.timely and recording.timed:
+        patient = replace(target, max_latency=None, latency_weight=0.0)
+        gaps = (0.0, round(float(np.median(single.latency[:, 0])) / 2e6, 3))
+        few = _best(options, patient.value(options, unit), _TIMED)
+        options = pd.concat([options, _hurried(few, gaps, swept, recording)], ignore_index=True)
+    few = _best(options, target.value(options, unit), _TYPICAL)
+    feasible = len(few) > 0
+    if not feasible:
+        few = _best(options, -target.excess(options), 1)
+    strategies = [_strategy(option, swept) for option in few.itertuples()]
+    came = [outcomes(s, recording) for s in strategies]
+    centre = np.mean([o.quality for o in came], axis=0)
+    i = int(np.argmin([((o.quality - centre) ** 2).sum() for o in came]))
+    return Choice(strategies[i], feasible, *_means(came[i]))
+
+
+def _options(swept: Sequence[Swept]) -> pd.DataFrame:
+    """Every play at every threshold: play and at say which, gap is in seconds, the rest are means over the tasks."""
+    size = [len(s.quality) for s in swept]
+    figures = {k: np.concatenate([getattr(s, k) for s in swept]) for k in ("quality", "cost", "latency")}
+    play, at = np.repeat(np.arange(len(swept)), size), np.concatenate([np.arange(n) for n in size])
+    return pd.DataFrame({"play": play, "at": at, "gap": inf, "arms": np.repeat([len(s.arms) for s in swept], size), **figures})
+
+
+def _best(options: pd.DataFrame, value: Floats, most: int) -> pd.DataFrame:
+    """The best option of each of the best plays that are worth about the same, leaving out the worthless."""
+    ranked = options.assign(value=value - _PER_ARM * options.arms).sort_values("value", ascending=False, kind="stable")
+    few = ranked[ranked.value > -np.inf].drop_duplicates(["play", "gap"]).head(most)
+    return few[few.value >= few.value.max() - _ALIKE]
+
+
+def _strategy(option: Any, swept: Sequence[Swept]) -> Strategy:
+    return swept[option.play].strategy(option.at, option.gap)
+
+
+def _hurried(
+    options: pd.DataFrame, gaps: Sequence[float], swept: Sequence[Swept], recording: Recording
+) -> pd.DataFrame:
+    """The options of more than one stage, with other gaps between their stages."""
+    staged = options[[len(swept[play].stages) > 1 for play in options.play]]
+    hurried = [option._replace(gap=gap) for option in staged.itertuples(index=False) for gap in gaps]
+    came = [_means(outcomes(_strategy(option, swept), recording)) for option in hurried]
+    figures = pd.DataFrame(came, columns=["quality", "cost", "latency"], dtype=np.float64)
+    return pd.DataFrame(hurried, columns=staged.columns).assign(**figures)
+
+
+def _means(o: Outcomes) -> tuple[float, float, float]:
+    return float(o.quality.mean()), float(o.cost.mean()), float(o.latency.mean())

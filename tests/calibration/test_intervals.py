@@ -1,0 +1,39 @@
+"""Intervals cover as often as they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from playcall.calibration import mean_interval
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (7, 10), (10, 10), (3, 400), (399, 400)])
+def test_for_right_and_wrong_it_is_wilsons(k: int, n: int) -> None:
+    expected = binomtest(k, n).proportion_ci(method="wilson")
+    assert mean_interval(np.repeat([1.0, 0.0], [k, n - k]))[1:] == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+def test_it_covers_the_truth_in_about_95_percent_of_samples(p: float) -> None:
+    rng = np.random.default_rng(0)
+    draws = (rng.random((2000, 200)) < p).astype(float)
+    covered = [low <= p <= high for _, low, high in map(mean_interval, draws)]
+    assert 0.93 <= np.mean(covered) <= 0.98
+
+
+def test_a_paired_difference_has_the_variance_of_the_disagreements() -> None:
+    values = np.repeat([1.0, 0.0, -1.0], [30, 150, 20])
+    mean, low, high = mean_interval(values, bounds=(-1, 1))
+    half = 1.959964 * np.sqrt((0.25 - 0.05**2) * 200 / 199 / 200)
+    assert (mean, low, high) == (pytest.approx(0.05), pytest.approx(0.05 - half), pytest.approx(0.05 + half))
+
+
+def test_a_strategy_compared_with_itself_differs_by_nothing() -> None:
+    assert mean_interval(np.zeros(50), bounds=(-1, 1)) == (0.0, 0.0, 0.0)
+
+
+def test_one_changed_item_is_no_certainty() -> None:
+    _, low, high = mean_interval(np.eye(1, 50)[0], bounds=(-1, 1))
+    assert low < 0 < high
