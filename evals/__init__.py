@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported on first use: pyarrow and scikit-learn take their time
-    from playcall.evals.compare import Comparison, Row, compare
-    from playcall.evals.report import report
+    from playcall.evals.comparison import Comparison, Row, compare
+    from playcall.evals.page import report
     from playcall.evals.table import TableError, read_table, read_tables
 
 __all__ = ["Comparison", "Row", "TableError", "compare", "read_table", "read_tables", "report"]
@@ -13,7 +13,7 @@ __all__ = ["Comparison", "Row", "TableError", "compare", "read_table", "read_tab
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    for module in ("table", "compare", "report"):
-        if name in __all__ and hasattr(found := import_module(f"playcall.evals.{module}"), name):
+    for module in ("table", "comparison", "page") if name in __all__ else ():
+        if hasattr(found := import_module(f"playcall.evals.{module}"), name):
             return getattr(found, name)
     raise AttributeError(f"module 'playcall.evals' has no attribute {name!r}")

@@ -11,27 +11,24 @@ from dataclasses import asdict
 from functools import wraps
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Concatenate, Literal, NoReturn, ParamSpec, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from playcall import portfolio
-from playcall.evals import compare as comparing
+from playcall.evals import comparison as comparing
 from playcall.evals import show as shown
-from playcall.evals.report import report as page
+from playcall.evals.page import report as page
 from playcall.evals.table import Options, read_table, read_tables
+from playcall.portfolio import Folding
 from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
-P = ParamSpec("P")
 Tables = dict[str, Recording]
 
 PolicyFile = Annotated[Path, typer.Argument(help="A policy that `playcall fit` wrote, or a strategy file.")]
 Yours = Annotated[list[str] | None, typer.Option(help="Your play: file.json or plays.py:name; repeatable.")]
-Folds = Annotated[int, typer.Option(min=2, help="Folds of the nested cross-validation.")]
-Repeats = Annotated[int, typer.Option(min=1, help="How often it is repeated, with other folds.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the folds.")]
 
 
 def main() -> NoReturn:
@@ -69,19 +66,27 @@ def read(
     return read_tables(file, by=by, where=where or [], **options)
 
 
-def on_tables(command: Callable[Concatenate[Tables, P], None]) -> Callable[..., None]:
-    """A command on tables that takes the arguments of `read` for them."""
-    reading, own = inspect.signature(read).parameters, list(inspect.signature(command).parameters.values())[1:]
+def fold(
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the nested cross-validation.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="How often it is repeated, with other folds.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
+) -> Folding:
+    """How tasks are held out."""
+    return Folding(folds=folds, repeats=repeats, seed=seed)
+
+
+def on_tables(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of (tables, folding, ...) that takes the arguments of `read` and `fold` for the first two."""
+    reading, holding, own = (inspect.signature(f, eval_str=True).parameters for f in (read, fold, command))
 
     @wraps(command)
-    def run(**given: object) -> None:
-        tables = read(**{name: given.pop(name) for name in reading})  # type: ignore[arg-type]
-        command(tables, **given)  # type: ignore[call-arg, arg-type]
+    def run(**given: Any) -> None:
+        tables = read(**{name: given.pop(name) for name in reading})
+        command(tables, fold(**{name: given.pop(name) for name in holding}), **given)
 
-    hints = get_type_hints(read, include_extras=True) | get_type_hints(command, include_extras=True)
-    both = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in (*reading.values(), *own)]
-    run.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in both}
+    every = [p.replace(kind=p.KEYWORD_ONLY) for p in (*reading.values(), *[*own.values()][2:], *holding.values())]
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in every}
     return run
 
 
@@ -94,20 +99,19 @@ def progress() -> Iterator[portfolio.Progress]:
         yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)
 
 
-def _compared(tables: Tables, yours: list[str] | None, **options: int) -> list[comparing.Comparison]:
+def _compared(tables: Tables, yours: list[str] | None, folding: Folding) -> list[comparing.Comparison]:
     strategies = {name: s for text in yours or [] for name, s in comparing.strategy_file(text).items()}
     with progress() as tell:
-        return [comparing.compare(r, strategies, progress=tell, **options) for r in tables.values()]
+        told: Folding = {**folding, "progress": tell}
+        return [comparing.compare(r, strategies, **told) for r in tables.values()]
 
 
 @app.command()
 @on_tables
 def compare(
     tables: Tables,
+    folding: Folding,
     strategy: Yours = None,
-    folds: Folds = 10,
-    repeats: Repeats = 1,
-    seed: Seed = 0,
     json_: Annotated[bool, typer.Option("--json", help="All figures as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All figures as CSV.")] = False,
     every: Annotated[
@@ -115,7 +119,7 @@ def compare(
     ] = False,
 ) -> None:
     """Compare strategies on recorded calls: quality, cost and latency, held out, with 95% intervals."""
-    done = _compared(tables, strategy, folds=folds, repeats=repeats, seed=seed)
+    done = _compared(tables, strategy, folding)
     if json_:
         print(comparing.to_json(done))
     elif csv:
@@ -129,14 +133,12 @@ def compare(
 @on_tables
 def report(
     tables: Tables,
+    folding: Folding,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     strategy: Yours = None,
-    folds: Folds = 10,
-    repeats: Repeats = 1,
-    seed: Seed = 0,
 ) -> None:
     """Compare, as one self-contained HTML page with charts."""
-    portfolio.write_whole(output, page(_compared(tables, strategy, folds=folds, repeats=repeats, seed=seed)))
+    portfolio.write_whole(output, page(_compared(tables, strategy, folding)))
     shown.out.print(f"Written to {output}.", markup=False)
 
 
@@ -144,6 +146,7 @@ def report(
 @on_tables
 def fit(
     tables: Tables,
+    folding: Folding,
     output: Annotated[Path, typer.Option("--output", "-o", help="The policy file to write.")] = Path("policy.json"),
     max_cost: Annotated[float | None, typer.Option(help="USD a task, on average.")] = None,
     max_latency: Annotated[float | None, typer.Option(help="Seconds a task, on average.")] = None,
@@ -151,16 +154,14 @@ def fit(
     weights: Annotated[
         str | None, typer.Option(help="cost=..,latency=..: the quality that one USD, one second a task is worth.")
     ] = None,
-    folds: Folds = 10,
-    repeats: Repeats = 1,
-    seed: Seed = 0,
 ) -> None:
     """Learn a policy. Without a target: the best quality at no more than the best single arm's cost."""
     given = _weights(weights or "")
     target = portfolio.Target(max_cost, max_latency, min_quality, given.get("cost", 0.0), given.get("latency", 0.0))
     for value, recording in tables.items():
         with progress() as tell:
-            policy = portfolio.fit(recording, target, folds=folds, repeats=repeats, seed=seed, progress=tell)
+            told: Folding = {**folding, "progress": tell}
+            policy = portfolio.fit(recording, target, **told)
         path = output.with_name(f"{output.stem}-{value}{output.suffix}") if value else output
         policy.save(path)
         shown.policy(policy)
@@ -204,7 +205,7 @@ def demo(
     with as_file(files("playcall.evals") / "data") as data:
         crux = read_table(data / "zeroeval_crux.parquet")
         tables = {"crux": crux, **read_tables(data / "llmdrift.parquet", by="dataset")}
-    done = _compared(tables, None, folds=5)
+    done = _compared(tables, None, Folding(folds=5))
     for comparison in done:
         shown.comparison(comparison)
     half = float(crux[done[0].single_arm].price.mean()) / NANO / 2

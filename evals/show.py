@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from playcall.evals.compare import Comparison, Row
+from playcall.evals.comparison import Comparison, Row
 from playcall.portfolio import Policy
 from playcall.strategies import Explain
 
@@ -62,13 +62,13 @@ def policy(p: Policy) -> None:
     """A policy's play and figures in words."""
     f = p.figures
     cost, single = f.cost_per_task, f.single_cost
-    share = f", {cost / single:.2f}x" if cost is not None and single else ""
+    share = f" at {cost / single:.2f}x its cost" if cost is not None and single else ""
     lines = [
         f"Play: {Explain()(p.strategy)}",
         f"Quality on held-out tasks: {percent(f.quality, f.quality_low, f.quality_high)} % of {f.tasks:,} tasks "
         f"(on the tasks it was chosen by: {100 * f.apparent_quality:.1f}).",
         f"Against {f.single_arm} ({100 * f.single_quality:.1f} %): "
-        f"{percent(f.difference, f.difference_low, f.difference_high, '+')} points{share and f' at{share[1:]} its cost'}.",
+        f"{percent(f.difference, f.difference_low, f.difference_high, '+')} points{share}.",
     ]
     if cost is not None and single is not None:
         lines.append(f"Cost: ${cost:.6f} a task; {f.single_arm} costs ${single:.6f}.")

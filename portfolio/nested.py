@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
+from playcall.calibration import mean_interval
 from playcall.portfolio.search import Swept, search
-from playcall.strategies import Misuse, Outcomes, Recording, Strategy, outcomes
+from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
 from playcall.strategies.panel import Floats, Ints
 
 Chooser = Callable[[Sequence[Swept], Recording], Strategy | None]
@@ -23,6 +25,31 @@ def unseen(text: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
 
 
+class Folding(TypedDict, total=False):
+    """How tasks are held out, where not as usual: see `cross_fit`."""
+
+    folds: int
+    repeats: int
+    seed: int
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Means and 95% intervals; costs in USD a task, latencies in seconds, None where some arm's were not recorded."""
+
+    quality: float
+    quality_low: float
+    quality_high: float
+    cost_per_task: float | None
+    latency_mean: float | None
+    latency_p95: float | None
+    calls: float
+    difference: float
+    difference_low: float
+    difference_high: float
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """What a way of choosing came to on tasks that it had not seen: arrays of (tasks,), means over the repeats."""
@@ -31,6 +58,23 @@ class HeldOut:
     cost: Floats  # nano-dollars
     latency: Floats  # microseconds
     calls: Floats
+
+    def figures(self, recording: Recording, alone: Floats) -> Figures:
+        """The figures, beside the (tasks,) qualities of the best single arm; the difference is paired by task."""
+        quality, low, high = mean_interval(self.quality)
+        difference, worse, better = mean_interval(self.quality - alone, bounds=(-1, 1))
+        return Figures(
+            quality=quality,
+            quality_low=low,
+            quality_high=high,
+            cost_per_task=float(self.cost.mean()) / NANO if recording.priced else None,
+            latency_mean=float(self.latency.mean()) / 1e6 if recording.timed else None,
+            latency_p95=float(np.quantile(self.latency, 0.95)) / 1e6 if recording.timed else None,
+            calls=float(self.calls.mean()),
+            difference=difference,
+            difference_low=worse,
+            difference_high=better,
+        )
 
 
 def cross_fit(

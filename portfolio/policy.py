@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from playcall.calibration import mean_interval
 from playcall.portfolio.choice import Choice, Target, choose
-from playcall.portfolio.nested import HeldOut, Progress, cross_fit, unseen
+from playcall.portfolio.nested import Figures, Folding, cross_fit
 from playcall.portfolio.search import best_arm, priced, search
 from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump, load
 
@@ -30,27 +29,13 @@ class Infeasible(PlaycallError):
         self.nearest = nearest
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What to expect of a policy on new tasks, all held out; costs in USD a task, latencies in seconds.
+@dataclass(frozen=True, kw_only=True)
+class Expected(Figures):
+    """What to expect of a policy on new tasks, held out; `apparent_quality` is that on the tasks it was chosen by."""
 
-    None where costs or latencies were not recorded. `difference` is quality minus the best single arm's, paired by
-    task; intervals are 95%. `apparent_quality` is what the policy scored on the tasks it was chosen by.
-    """
-
-    quality: float
-    quality_low: float
-    quality_high: float
-    cost_per_task: float | None
-    latency_mean: float | None
-    latency_p95: float | None
-    calls: float
     single_arm: str
     single_quality: float
     single_cost: float | None
-    difference: float
-    difference_low: float
-    difference_high: float
     apparent_quality: float
     tasks: int
 
@@ -60,7 +45,7 @@ class Policy:
     """A strategy and its evidence. `prices` are mean USD a call of each arm it uses."""
 
     strategy: Strategy
-    figures: Figures
+    figures: Expected
     target: Target
     prices: Mapping[str, float | None]
     data: Mapping[str, str]  # the table's name and its fingerprint
@@ -83,7 +68,7 @@ class Policy:
         try:
             return cls(
                 load(document),
-                TypeAdapter(Figures).validate_python(document["figures"]),
+                TypeAdapter(Expected).validate_python(document["figures"]),
                 TypeAdapter(Target).validate_python(document.get("target", {})),
                 TypeAdapter(dict[str, float | None]).validate_python(document.get("prices", {})),
                 TypeAdapter(dict[str, str]).validate_python(document.get("data", {})),
@@ -118,81 +103,43 @@ def write_whole(path: str | Path, text: str) -> None:
         ) from error
 
 
-def fit(
-    recording: Recording,
-    target: Target | None = None,
-    *,
-    folds: int = 10,
-    repeats: int = 1,
-    seed: int = 0,
-    progress: Progress = unseen,
-) -> Policy:
-    """Learn a policy from recorded calls: arms, order, weights, gap and threshold.
+def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Folding]) -> Policy:
+    """Learn a policy from recorded calls: arms, order, weights, gap and threshold; `folding` goes to `cross_fit`.
 
     Its figures come from nested cross-validation: on each fold by a policy learned without it. Raises Infeasible
     where nothing keeps the target.
     """
-    target = target or Target()
-    usable = priced(recording)
-    choice = choose(search(usable), usable, target)
-    has_cost = usable.priced
-    if not has_cost and (target.max_cost is not None or target.cost_weight):
+    target, usable = target or Target(), priced(recording)
+    if not usable.priced and (target.max_cost is not None or target.cost_weight):
         raise Misuse(f"{recording.name} has no costs, so a limit or weight on them means nothing; add a cost column.")
     if not usable.timed and target.timely:
         raise Misuse(f"{recording.name} lacks latencies of some arm, so none can be kept; pick arms that have them.")
+    choice = choose(search(usable), usable, target)
     if not choice.feasible:
         raise Infeasible(_nearest(target, choice), choice)
-    held = cross_fit(
-        usable,
-        {"policy": lambda swept, known: choose(swept, known, target).strategy},
-        folds=folds,
-        repeats=repeats,
-        seed=seed,
-        progress=progress,
-    )["policy"]
-    means = {a: float(usable[a].price.mean()) / NANO if has_cost else None for a in arms_of(choice.strategy)}
-    return Policy(
-        choice.strategy,
-        figures_of(held, usable, choice.quality),
-        target,
-        means,
-        {"table": recording.name, "fingerprint": fingerprint(recording)},
-        recording.notes,
-    )
-
-
-def figures_of(held: HeldOut, recording: Recording, apparent: float) -> Figures:
-    """The figures of held-out outcomes beside the best single arm of the recording."""
-    single = best_arm(recording)
-    alone = recording[single].quality[:, 0]
-    quality, low, high = mean_interval(held.quality)
-    difference, worse, better = mean_interval(held.quality - alone, bounds=(-1, 1))
-    costed, timed = recording.priced, recording.timed
-    return Figures(
-        quality=quality,
-        quality_low=low,
-        quality_high=high,
-        cost_per_task=float(held.cost.mean()) / NANO if costed else None,
-        latency_mean=float(held.latency.mean()) / 1e6 if timed else None,
-        latency_p95=float(np.quantile(held.latency, 0.95)) / 1e6 if timed else None,
-        calls=float(held.calls.mean()),
+    choosers = {"policy": lambda swept, known: choose(swept, known, target).strategy}
+    held = cross_fit(usable, choosers, **folding)["policy"]
+    prices = {a: float(d.price.mean()) / NANO if d.priced else None for a, d in usable.arms.items()}
+    single = best_arm(usable)
+    alone = usable[single].quality[:, 0]
+    expected = Expected(
+        **vars(held.figures(usable, alone)),
         single_arm=single,
         single_quality=float(alone.mean()),
-        single_cost=float(recording[single].price[:, 0].mean()) / NANO if costed else None,
-        difference=difference,
-        difference_low=worse,
-        difference_high=better,
-        apparent_quality=apparent,
-        tasks=len(recording),
+        single_cost=prices[single],
+        apparent_quality=choice.quality,
+        tasks=len(usable),
     )
+    used = {a: prices[a] for a in arms_of(choice.strategy)}
+    data = {"table": recording.name, "fingerprint": fingerprint(recording)}
+    return Policy(choice.strategy, expected, target, used, data, recording.notes)
 
 
 def fingerprint(recording: Recording) -> str:
     """SHA-256 of all that was recorded."""
-    digest = hashlib.sha256("\0".join(recording.items).encode("utf-8", "surrogatepass"))
-    for arm, d in recording.arms.items():
-        digest.update(arm.encode("utf-8", "surrogatepass"))
-        for values in (d.answer, d.quality, d.price, d.latency, d.failed, np.nan_to_num(d.score, nan=-1e308)):
+    digest = hashlib.sha256(repr((recording.items, list(recording.arms))).encode())
+    for d in recording.arms.values():
+        for values in (d.answer, d.quality, d.price, d.latency, d.failed, d.score):
             digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()
 

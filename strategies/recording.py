@@ -108,9 +108,7 @@ class Recording:
         """Only these tasks."""
         index = np.arange(len(self))[rows]
         return replace(
-            self,
-            items=tuple(self.items[i] for i in index),
-            arms={a: d.take(index) for a, d in self.arms.items()},
+            self, items=tuple(self.items[i] for i in index), arms={a: d.take(index) for a, d in self.arms.items()}
         )
 
     def only(self, arms: Iterable[str]) -> Recording:

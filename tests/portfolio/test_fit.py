@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from playcall.portfolio import Infeasible, Policy, Target, choose, cross_fit, fit, search, standard
-from playcall.portfolio.policy import figures_of
 from playcall.strategies import Ask, Gather, Keep, Misuse, PlaycallError, arms_of, outcomes
 
 from .made import made
@@ -160,7 +159,7 @@ def test_folds_are_the_same_for_the_same_seed_and_each_task_is_graded_once_a_rep
         assert np.array_equal(held.cost, again[name].cost)
     single = first["best single arm, chosen"]
     assert single.quality.tolist() == recording["large"].quality[:, 0].tolist()
-    assert figures_of(single, recording, 0.5).difference == 0.0
+    assert single.figures(recording, recording["large"].quality[:, 0]).difference == 0.0
 
 
 def test_no_choice_sees_the_tasks_that_it_is_graded_on() -> None:

@@ -94,10 +94,7 @@ ASK = {"Ask": {"arm": "a"}}
         ({"playcall": 2, "strategy": ASK}, "version 2; this playcall reads version 1"),
         ({"playcall": 1, "strategy": {"Best": {}}}, "is a Best, which is not a node"),
         ({"playcall": 1, "strategy": "a"}, "is a str, which is not a node"),
-        (
-            {"playcall": 1, "strategy": {"Askk": {"arm": "a"}}},
-            "strategy: unknown kind 'Askk'; this playcall knows",
-        ),
+        ({"playcall": 1, "strategy": {"Askk": {"arm": "a"}}}, "strategy: unknown kind 'Askk'; this playcall knows"),
         ({"playcall": 1, "strategy": {"Panel": {}}}, "unknown kind 'Panel'"),
         ({"playcall": 1, "strategy": {"Ask": {"arm": ""}}}, "write 'gpt-4o'"),
     ],

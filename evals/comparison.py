@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from playcall.calibration import mean_interval
-from playcall.portfolio import HeldOut, Progress, best_arm, cross_fit, priced, standard
-from playcall.portfolio.nested import unseen
+from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, standard
 from playcall.portfolio.policy import read_json
-from playcall.strategies import NANO, Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
+from playcall.strategies import Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
 from playcall.strategies.panel import Floats, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Row:
-    """One strategy's figures; costs in USD per 1,000 tasks, times in seconds; None where nothing was recorded.
+@dataclass(frozen=True, kw_only=True)
+class Row(Figures):
+    """One strategy's figures.
 
     `kind` is "arm" (one call, nothing chosen), "family" (chosen on training folds, graded on the others), "yours"
-    (given, nothing chosen) or "bound" (no strategy can know this). Intervals are 95%; the difference to the best
-    single arm is paired by task.
+    (given, nothing chosen) or "bound" (no strategy can know this).
     """
 
     strategy: str
     kind: str
-    quality: float
-    quality_low: float
-    quality_high: float
-    cost_per_1000: float | None
-    latency_mean: float | None
-    latency_p95: float | None
-    calls: float
-    difference: float
-    difference_low: float
-    difference_high: float
-    frontier: bool
     words: str
+    cost_per_1000: float | None
+    frontier: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,23 +63,18 @@ class Comparison:
 
 
 def compare(
-    recording: Recording,
-    strategies: Mapping[str, Strategy] | None = None,
-    *,
-    folds: int = 10,
-    repeats: int = 1,
-    seed: int = 0,
-    progress: Progress = unseen,
+    recording: Recording, strategies: Mapping[str, Strategy] | None = None, **folding: Unpack[Folding]
 ) -> Comparison:
     """The standard families, every single arm, the user's strategies and the oracle on one recording.
 
     What a family tunes is tuned on training folds and graded on the fold left out. `single_arm` is the arm with the
-    best mean on all tasks, which favours it a little: differences to it are, if anything, too small.
+    best mean on all tasks, which favours it a little: differences to it are, if anything, too small. `folding` goes
+    to `cross_fit`.
     """
     usable = priced(recording)
     single = best_arm(usable)
     alone = usable[single].quality[:, 0]
-    held = cross_fit(usable, standard(usable), folds=folds, repeats=repeats, seed=seed, progress=progress)
+    held = cross_fit(usable, standard(usable), **folding)
     rows = [_row(name, "family", h, alone, usable, _FAMILIES.get(name.split(",")[0], name)) for name, h in held.items()]
     rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
     rows += [_graded(name, "yours", s, alone, recording) for name, s in (strategies or {}).items()]
@@ -99,7 +82,7 @@ def compare(
         _row("oracle: any arm right", "bound", _oracle(usable), alone, usable, "the cheapest arm that is right")
     )
     on = _frontier([r for r in rows if r.kind != "bound"])
-    rows = [Row(**{**vars(r), "frontier": r.strategy in on}) for r in rows]
+    rows = [replace(r, frontier=r.strategy in on) for r in rows]
     order = {"family": 0, "yours": 1, "arm": 2, "bound": 3}
     rows.sort(key=lambda r: (order[r.kind], -r.quality))
     failures = {a: d.quality[:, 0] < 0.5 for a, d in recording.arms.items()}
@@ -124,25 +107,9 @@ def _graded(name: str, kind: str, s: Strategy, alone: Floats, recording: Recordi
 
 
 def _row(name: str, kind: str, h: HeldOut, alone: Floats, recording: Recording, words: str) -> Row:
-    quality, low, high = mean_interval(h.quality)
-    difference, worse, better = mean_interval(h.quality - alone, bounds=(-1, 1))
-    timed = recording.timed
-    return Row(
-        strategy=name,
-        kind=kind,
-        quality=quality,
-        quality_low=low,
-        quality_high=high,
-        cost_per_1000=float(h.cost.mean()) / NANO * 1000 if recording.priced else None,
-        latency_mean=float(h.latency.mean()) / 1e6 if timed else None,
-        latency_p95=float(np.quantile(h.latency, 0.95)) / 1e6 if timed else None,
-        calls=float(h.calls.mean()),
-        difference=difference,
-        difference_low=worse,
-        difference_high=better,
-        frontier=False,
-        words=words,
-    )
+    figures = h.figures(recording, alone)
+    cost = None if figures.cost_per_task is None else 1000 * figures.cost_per_task
+    return Row(strategy=name, kind=kind, words=words, cost_per_1000=cost, **vars(figures))
 
 
 def _oracle(recording: Recording) -> HeldOut:
@@ -170,9 +137,8 @@ def _frontier(rows: list[Row]) -> set[str]:
 
 def _correlation(failures: Mapping[str, Mask]) -> dict[str, dict[str, float]]:
     wrong = np.stack(list(failures.values())).astype(np.float64)
-    varied = wrong - wrong.mean(axis=1, keepdims=True)
-    spread = np.sqrt((varied**2).sum(axis=1))
-    matrix = varied @ varied.T / np.maximum(np.outer(spread, spread), 1e-12)
+    with np.errstate(invalid="ignore"):  # an arm that is always or never right correlates with none
+        matrix = np.nan_to_num(np.atleast_2d(np.corrcoef(wrong)))
     return {
         a: {b: round(float(x), 4) for b, x in zip(failures, row, strict=True)}
         for a, row in zip(failures, matrix, strict=True)
@@ -183,21 +149,15 @@ def strategy_file(name: str) -> dict[str, Strategy]:
     """The user's strategy: a JSON file of a strategy or policy, or `plays.py:name` of a strategy or of a function."""
     path, _, attribute = name.partition(".py:")
     if not attribute:
-        document = read_json(name)
-        return {Path(name).stem: load({k: document[k] for k in ("playcall", "strategy") if k in document})}  # type: ignore[dict-item]
+        return {Path(name).stem: load(read_json(name))}
     try:
-        spec = importlib.util.spec_from_file_location(Path(path).stem, path + ".py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found = getattr(module, attribute)
+        found = runpy.run_path(path + ".py")[attribute]
         found = found if isinstance(found, Strategy) else found()
     except PlaycallError:
         raise
     except Exception as error:
-        raise Misuse(
-            f"--strategy {name}: {error!r}; write file.py:name of a strategy or of a function that makes one."
-        ) from error
+        say = "write file.py:name of a strategy, or of a function that makes one"
+        raise Misuse(f"--strategy {name}: {error!r}; {say}.") from error
     if not isinstance(found, Strategy):
         raise Misuse(f"--strategy {name} is {found!r}, not a strategy; compose Ask('model'), &, |, n * and keep().")
     return {attribute: found}
