@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, standard
+from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, search, standard
 from playcall.portfolio.policy import read_json
 from playcall.strategies import Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
 from playcall.strategies.panel import Floats, Mask
@@ -26,7 +26,8 @@ class Row(Figures):
     """One strategy's figures.
 
     `kind` is "arm" (one call, nothing chosen), "family" (chosen on training folds, graded on the others), "yours"
-    (given, nothing chosen) or "bound" (no strategy can know this).
+    (given, nothing chosen) or "bound" (no strategy can know this). `words` say the play; a family's is the one that
+    it chooses on all tasks.
     """
 
     strategy: str
@@ -74,29 +75,18 @@ def compare(
     usable = priced(recording)
     single = best_arm(usable)
     alone = usable[single].quality[:, 0]
-    held = cross_fit(usable, standard(usable), **folding)
-    rows = [_row(name, "family", h, alone, usable, _FAMILIES.get(name.split(",")[0], name)) for name, h in held.items()]
+    families = standard(usable)
+    held, swept = cross_fit(usable, families, **folding), search(usable)
+    rows = [_row(n, "family", h, alone, usable, Explain()(families[n](swept, usable))) for n, h in held.items()]
     rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
     rows += [_graded(name, "yours", s, alone, recording) for name, s in (strategies or {}).items()]
-    rows.append(
-        _row("oracle: any arm right", "bound", _oracle(usable), alone, usable, "the cheapest arm that is right")
-    )
+    rows.append(_row("oracle: any arm right", "bound", _oracle(usable), alone, usable, "The cheapest right arm."))
     on = _frontier([r for r in rows if r.kind != "bound"])
     rows = [replace(r, frontier=r.strategy in on) for r in rows]
     order = {"family": 0, "yours": 1, "arm": 2, "bound": 3}
     rows.sort(key=lambda r: (order[r.kind], -r.quality))
     failures = {a: d.quality[:, 0] < 0.5 for a, d in recording.arms.items()}
     return Comparison(recording.name, len(recording), single, tuple(rows), recording.notes, _correlation(failures))
-
-
-_FAMILIES = {
-    "best single arm": "the arm that is best on the training tasks",
-    "majority of the best three": "the three best arms at once; the answer with most votes",
-    "portfolio vote": "up to four arms at once; votes weighed by a conditional logit",
-    "cascade": "arms in stages until the probability of an answer reaches a learned threshold; weighed votes",
-    "parallel early stop": "the best cascade with all its calls at once; cancelled when sure",
-    "hedge": "the best arm, and a second call after its 95th percentile",
-}
 
 
 def _graded(name: str, kind: str, s: Strategy, alone: Floats, recording: Recording) -> Row:

@@ -14,8 +14,8 @@ from playcall.portfolio.search import Swept, search
 from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
 from playcall.strategies.panel import Floats, Ints
 
-Chooser = Callable[[Sequence[Swept], Recording], Strategy | None]
-"""(all plays fitted on the training tasks, those tasks) -> the play to grade; None where the family does not apply."""
+Chooser = Callable[[Sequence[Swept], Recording], Strategy]
+"""(all plays fitted on the training tasks, those tasks) -> the play to grade."""
 
 Progress = Callable[[str, int, int], None]
 """(what is done, steps done, steps in all)."""
@@ -88,8 +88,7 @@ def cross_fit(
 ) -> dict[str, HeldOut]:
     """Nested cross-validation of several ways to choose, on shared folds and one search per fold.
 
-    Each task is graded once per repeat, by a play chosen without it. A chooser that returns None in any fold is
-    left out.
+    Each task is graded once per repeat, by a play chosen without it.
     """
     n = len(recording)
     folds = min(folds, n)
@@ -105,20 +104,15 @@ def cross_fit(
         for name, o in graded.items():
             came[name].append(o)
     order = np.argsort(np.concatenate(parts), kind="stable")
-    return {
-        name: HeldOut(
-            *(
-                np.concatenate([getattr(o, field) for o in of])[order].reshape(n, repeats).mean(axis=1)
-                for field in ("quality", "cost", "latency", "calls")
-            )
-        )
-        for name, of in came.items()
-        if len(of) == len(parts)
-    }
+
+    def mean(of: list[Outcomes], field: str) -> Floats:
+        graded = np.concatenate([getattr(o, field) for o in of])[order]
+        return np.asarray(graded.reshape(n, repeats).mean(axis=1))
+
+    return {name: HeldOut(*(mean(of, f) for f in ("quality", "cost", "latency", "calls"))) for name, of in came.items()}
 
 
 def _fold(recording: Recording, choosers: Mapping[str, Chooser], train: Ints, test: Ints) -> dict[str, Outcomes]:
     known, new = recording.take(train), recording.take(test)
     swept = search(known)
-    chosen = {name: choose(swept, known) for name, choose in choosers.items()}
-    return {name: outcomes(s, new) for name, s in chosen.items() if s is not None}
+    return {name: outcomes(choose(swept, known), new) for name, choose in choosers.items()}

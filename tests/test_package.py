@@ -122,7 +122,7 @@ def test_a_built_wheel_holds_every_folder_and_its_data(tmp_path: Path) -> None:
 
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    data = [path for kind in ("*.parquet", "*.md") for path in (ROOT / "evals" / "data").glob(kind)]
+    data = [path for kind in ("*.parquet", "*.md", "*.html") for path in (ROOT / "evals" / "data").glob(kind)]
     files = [*SOURCES, *data, *(ROOT / folder / "py.typed" for folder in FOLDERS)]
     assert held == {f"playcall/{path.relative_to(ROOT).as_posix()}" for path in files}
 

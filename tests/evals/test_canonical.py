@@ -92,10 +92,9 @@ ALIKE = {
         ["g(a=1, b='x')"],
         ["[f(a=1), f(a=2)]", "f(a=1), f(a=2)", '[{"f": {"a": 1}}, {"f": {"a": 2}}]'],
         ["[f(a=2), f(a=1)]"],
-        ["[]", " [] "],
+        ["[]", " [] ", "no call at all", "I cannot do that."],  # all decline to call
         ["a.b(c=[1, {'d': 2}])", '{"a.b": {"c": [1.0, {"d": 2}]}}'],
         ["f(x)", " f(x)"],  # a name has no value: only the text itself is equal
-        ["no call at all"],
     ],
 }
 
