@@ -205,13 +205,13 @@ def demo(
     with as_file(files("playcall.evals") / "data") as data:
         crux = read_table(data / "zeroeval_crux.parquet")
         tables = {"crux": crux, **read_tables(data / "llmdrift.parquet", by="dataset")}
-    done = _compared(tables, None, Folding(folds=5))
+    done = _compared(tables, None, Folding())
     for comparison in done:
         shown.comparison(comparison)
     half = float(crux[done[0].single_arm].price.mean()) / NANO / 2
     shown.out.print(f"\nA policy for the first table at no more than half the cost, --max-cost {half:.6f}:")
     with progress() as tell:
-        policy = portfolio.fit(crux, portfolio.Target(max_cost=half), folds=5, progress=tell)
+        policy = portfolio.fit(crux, portfolio.Target(max_cost=half), progress=tell)
     shown.policy(policy)
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def cross_fit(
     recording: Recording,
     choosers: Mapping[str, Chooser],
     *,
-    folds: int = 5,
+    folds: int = 10,
     repeats: int = 1,
     seed: int = 0,
     progress: Progress = unseen,
