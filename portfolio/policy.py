@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -91,16 +90,18 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 def write_whole(path: str | Path, text: str) -> None:
     """Write a file beside its place and move it there, so that nobody ever sees half of it."""
-    path = Path(path)
+    path, beside = Path(path), None
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
+            beside = Path(file.name)
             file.write(text)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        beside.chmod(0o644)
+        beside.replace(path)
     except OSError as error:
-        raise PlaycallError(
-            f"{path} cannot be written: {error.strerror}. Name a folder that exists and has room."
-        ) from error
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+        say = "Name a folder that exists, may be written to and has room"
+        raise PlaycallError(f"{path} cannot be written: {error.strerror}. {say}.") from error
 
 
 def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Folding]) -> Policy:

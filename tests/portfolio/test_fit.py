@@ -147,6 +147,10 @@ def test_a_policy_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     policy = fit(made(ARMS, tasks=60), folds=3)
     with pytest.raises(PlaycallError, match="cannot be written"):
         policy.save(tmp_path / "nowhere" / "policy.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PlaycallError, match="cannot be written"):
+        policy.save(tmp_path / "folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
 def test_folds_are_the_same_for_the_same_seed_and_each_task_is_graded_once_a_repeat() -> None:
