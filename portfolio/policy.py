@@ -107,14 +107,16 @@ def write_whole(path: str | Path, text: str) -> None:
 def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Folding]) -> Policy:
     """Learn a policy from recorded calls: arms, order, weights, gap and threshold; `folding` goes to `cross_fit`.
 
-    Its figures come from nested cross-validation: on each fold by a policy learned without it. Raises Infeasible
-    where nothing keeps the target.
+    Its figures come from nested cross-validation: on each fold by a policy learned without it. Arms without a cost,
+    or where time matters without latencies, are left out. Raises Infeasible where nothing keeps the target.
     """
     target, usable = target or Target(), priced(recording)
     if not usable.priced and (target.max_cost is not None or target.cost_weight):
         raise Misuse(f"{recording.name} has no costs, so a limit or weight on them means nothing; add a cost column.")
-    if not usable.timed and target.timely:
-        raise Misuse(f"{recording.name} lacks latencies of some arm, so none can be kept; pick arms that have them.")
+    if target.timely:
+        usable = usable.only(a for a, d in usable.arms.items() if d.timed)
+        if not usable.arms:
+            raise Misuse(f"{recording.name} has no latencies, so a limit or weight on them means nothing; add them.")
     choice = choose(search(usable), usable, target)
     if not choice.feasible:
         raise Infeasible(_nearest(target, choice), choice)

@@ -111,6 +111,14 @@ def test_limits_on_what_was_not_recorded_are_refused() -> None:
     assert fit(blind, folds=3).figures.cost_per_task is None
 
 
+def test_where_time_matters_arms_without_latencies_are_left_out() -> None:
+    recording = made(ARMS, tasks=60)
+    arms = {**recording.arms, "large": replace(recording["large"], timed=False)}
+    policy = fit(replace(recording, arms=arms), Target(max_latency=9), folds=3)
+    assert "large" not in arms_of(policy.strategy)
+    assert policy.figures.latency_mean is not None
+
+
 def test_a_policy_survives_its_file_and_names_its_evidence(tmp_path: Path) -> None:
     recording = made(ARMS, tasks=100)
     policy = fit(recording, folds=3)
