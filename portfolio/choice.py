@@ -81,10 +81,10 @@ class Choice:
 def choose(swept: Sequence[Swept], recording: Recording, target: Target) -> Choice:
     """The play to recommend, from a search on the same recording.
 
-    Each further arm must bring 0.4 points of quality: of hundreds of plays the longer ones win by luck more often than
-    by merit (measured on held-out folds of bundled and other tables). Where time matters, the best plays are also tried
-    with their stages in parallel and hedged. When a limit cannot be kept, the nearest play is the choice, marked as not
-    feasible.
+    Each further arm must bring 0.4 points of quality, and a play is credited with that much less: of hundreds of
+    plays the longer ones win by luck more often than by merit (measured on held-out folds). Where time matters, the
+    best plays are also tried with their stages in parallel and hedged. When a limit cannot be kept, the nearest play
+    is the choice, marked as not feasible.
     """
     single = recording[best_arm(recording)]
     unit = float(single.price[:, 0].mean())
@@ -94,14 +94,20 @@ def choose(swept: Sequence[Swept], recording: Recording, target: Target) -> Choi
     if target.timely and recording.timed:
         patient = replace(target, max_latency=None, latency_weight=0.0)
         gaps = (0.0, round(float(np.median(single.latency[:, 0])) / 2e6, 3))
-        few = _best(options, patient.value(options, unit), _TIMED)
+        few = _best(_credited(options), patient, unit, _TIMED)
         options = pd.concat([options, _hurried(few, gaps, swept, recording)], ignore_index=True)
-    best = _best(options, target.value(options, unit), 1)
-    feasible = len(best) > 0
+    best = _best(_credited(options), target, unit, 1)
+    if best.empty:  # a quality that no play is credited with may still have been seen
+        best = _best(options, target, unit, 1)
+    feasible = not best.empty
     if not feasible:
-        best = _best(options, -target.excess(options), 1)
+        best = options.iloc[[int(target.excess(options).argmin())]]
     strategy = _strategy(next(best.itertuples()), swept)
     return Choice(strategy, feasible, *_means(outcomes(strategy, recording)))
+
+
+def _credited(options: pd.DataFrame) -> pd.DataFrame:
+    return options.assign(quality=options.quality - _PER_ARM * (options.arms - 1))
 
 
 def _options(swept: Sequence[Swept]) -> pd.DataFrame:
@@ -114,9 +120,9 @@ def _options(swept: Sequence[Swept]) -> pd.DataFrame:
     )
 
 
-def _best(options: pd.DataFrame, value: Floats, most: int) -> pd.DataFrame:
-    """The best option of each of the best plays, leaving out the worthless."""
-    ranked = options.assign(value=value - _PER_ARM * options.arms).sort_values("value", ascending=False, kind="stable")
+def _best(options: pd.DataFrame, target: Target, unit: float, most: int) -> pd.DataFrame:
+    """The best option of each of the best plays, leaving out those that miss a limit."""
+    ranked = options.assign(value=target.value(options, unit)).sort_values("value", ascending=False, kind="stable")
     return ranked[ranked.value > -np.inf].drop_duplicates(["play", "gap"]).head(most)
 
 
