@@ -80,7 +80,7 @@ def compare(
     rows = [_row(n, "family", h, alone, usable, Explain()(families[n](swept, usable))) for n, h in held.items()]
     rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
     rows += [_graded(name, "yours", s, alone, recording) for name, s in (strategies or {}).items()]
-    rows.append(_row("oracle: any arm right", "bound", _oracle(usable), alone, usable, "The cheapest right arm."))
+    rows.append(_row("oracle: any call right", "bound", _oracle(usable), alone, usable, "The cheapest right call."))
     on = _frontier([r for r in rows if r.kind != "bound"])
     rows = [replace(r, frontier=r.strategy in on) for r in rows]
     order = {"family": 0, "yours": 1, "arm": 2, "bound": 3}
@@ -103,9 +103,9 @@ def _row(name: str, kind: str, h: HeldOut, alone: Floats, recording: Recording, 
 
 
 def _oracle(recording: Recording) -> HeldOut:
-    """The best answer that any arm's first draw gave to each task, at the price of the cheapest that gave it."""
+    """The best answer in any recorded call of each task, at the price of the cheapest call that gave it."""
     quality, cost, latency = (
-        np.stack([getattr(d, field)[:, 0] for d in recording.arms.values()], axis=1).astype(np.float64)
+        np.concatenate([getattr(d, field) for d in recording.arms.values()], axis=1).astype(np.float64)
         for field in ("quality", "price", "latency")
     )
     pick = np.where(quality == quality.max(axis=1, keepdims=True), cost, np.inf).argmin(axis=1)

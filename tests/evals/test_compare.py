@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.portfolio.made import made
 
-from playcall.evals import compare
+from playcall.evals import compare, read_table
 from playcall.evals.comparison import strategy_file, to_csv, to_json
 from playcall.strategies import Agree, Ask, Draws, Misuse, Recording, best_of, dump, outcomes
 
@@ -27,7 +28,7 @@ def test_every_arm_every_family_the_users_play_and_the_oracle_have_a_row() -> No
     assert rows["mine"].cost_per_1000 == pytest.approx(o.cost.mean() / 1e6)
     assert rows["mine"].latency_p95 == pytest.approx(np.quantile(o.latency, 0.95) / 1e6)
     right = np.stack([d.quality[:, 0] for d in recording.arms.values()])
-    assert rows["oracle: any arm right"].quality == right.max(axis=0).mean()
+    assert rows["oracle: any call right"].quality == right.max(axis=0).mean()
     assert rows[c.single_arm].difference == 0
     assert all(r.quality_low <= r.quality <= r.quality_high for r in c.rows)
 
@@ -61,6 +62,13 @@ def test_where_draws_repeat_self_consistency_and_best_of_n_join() -> None:
     assert {"self-consistency of 3", "self-consistency, until 2 agree", "best of 3"} <= names
 
 
+def test_the_oracle_bounds_what_repeated_draws_can_do(shared: Path) -> None:
+    c = compare(read_table(shared / "esc_samples.parquet"), folds=2)
+    rows = {r.strategy: r for r in c.rows}
+    assert rows["oracle: any call right"].quality == pytest.approx(0.920)  # published with the table
+    assert rows["self-consistency of 40"].quality == pytest.approx(0.816)
+
+
 def test_what_was_not_recorded_is_missing_and_never_zero() -> None:
     recording = made(ARMS, tasks=60)
     blind = replace(recording, arms={a: replace(d, priced=False, timed=False) for a, d in recording.arms.items()})
@@ -89,10 +97,10 @@ def test_the_same_seed_gives_the_same_comparison() -> None:
 
 def test_one_arm_can_be_compared_with_nothing_but_itself() -> None:
     c = compare(made({"only": 0.8}, tasks=30), folds=3)
-    assert {r.strategy for r in c.rows} == {"only", "best single arm, chosen", "oracle: any arm right"}
+    assert {r.strategy for r in c.rows} == {"only", "best single arm, chosen", "oracle: any call right"}
 
 
-def test_a_users_play_comes_from_json_or_from_python(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_users_play_comes_from_json_or_from_python(tmp_path: Path) -> None:
     (tmp_path / "play.json").write_text(json.dumps(dump(Ask("a") & Ask("b"))))
     (tmp_path / "plays.py").write_text(
         "from playcall.strategies import Ask\nmine = Ask('a')\ndef made():\n    return 3 * mine\nbad = 7\n"
@@ -105,9 +113,7 @@ def test_a_users_play_comes_from_json_or_from_python(tmp_path) -> None:  # type:
             strategy_file(f"{tmp_path}/{bad}")
 
 
-def test_a_perfect_checker_is_said_loudly_and_lets_a_cheap_arm_go_first(shared) -> None:  # type: ignore[no-untyped-def]
-    from playcall.evals import read_table
-
+def test_a_perfect_checker_is_said_loudly_and_lets_a_cheap_arm_go_first(shared: Path) -> None:
     recording = read_table(shared / "agentopt_combos.parquet", where=["dataset=agentopt_gpqa"], verifier="score")
     assert recording.graded_by_checker
     c = compare(recording, folds=5)
