@@ -2,7 +2,7 @@
 
 A play is stages of arms: those of a stage are asked together, stage after stage, until an answer is probable
 enough; the weightiest answer of all so far is put out. One stage of one arm is a single call, one stage of
-several a vote, the rest are cascades that keep their evidence (METHODS 1.2 and 1.3: one shared threshold).
+several a vote, the rest are cascades that keep their evidence and stop at one shared threshold.
 """
 
 from __future__ import annotations
