@@ -100,7 +100,11 @@ def progress() -> Iterator[portfolio.Progress]:
 
 
 def _compared(tables: Tables, yours: list[str] | None, folding: Folding) -> list[comparing.Comparison]:
-    strategies = {name: s for text in yours or [] for name, s in comparing.strategy_file(text).items()}
+    named = [pair for text in yours or [] for pair in comparing.strategy_file(text).items()]
+    if len(strategies := dict(named)) < len(named):
+        raise Misuse(
+            f"two of your strategies have the same name; name each anew: {', '.join(name for name, _ in named)}."
+        )
     with progress() as tell:
         told: Folding = {**folding, "progress": tell}
         return [comparing.compare(r, strategies, **told) for r in tables.values()]

@@ -8,17 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
+import pandas as pd
 
 from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, search, standard
 from playcall.portfolio.policy import read_json
 from playcall.strategies import Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
-from playcall.strategies.panel import Floats, Mask
-
-if TYPE_CHECKING:
-    import pandas as pd
+from playcall.strategies.panel import Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +52,6 @@ class Comparison:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per strategy."""
-        import pandas as pd
-
         return pd.DataFrame([asdict(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
@@ -75,18 +71,21 @@ def compare(
     usable = priced(recording)
     single = best_arm(usable)
     alone = usable[single].quality[:, 0]
-    families = standard(usable)
+    families, strategies = standard(usable), strategies or {}
+    if taken := [name for name in strategies if name in families or name in recording.arms]:
+        raise Misuse(f"your strategy {taken[0]!r} has the name of an arm or of a family; give it one of its own.")
     held, swept = cross_fit(usable, families, **folding), search(usable)
     rows = [_row(n, "family", h, alone, usable, Explain()(families[n](swept, usable))) for n, h in held.items()]
     rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
-    rows += [_graded(name, "yours", s, alone, recording) for name, s in (strategies or {}).items()]
+    rows += [_graded(name, "yours", s, alone, recording) for name, s in strategies.items()]
     rows.append(_row("oracle: any call right", "bound", _oracle(usable), alone, usable, "The cheapest right call."))
     on = _frontier([r for r in rows if r.kind != "bound"])
     rows = [replace(r, frontier=r.strategy in on) for r in rows]
     order = {"family": 0, "yours": 1, "arm": 2, "bound": 3}
     rows.sort(key=lambda r: (order[r.kind], -r.quality))
-    failures = {a: d.quality[:, 0] < 0.5 for a, d in recording.arms.items()}
-    return Comparison(recording.name, len(recording), single, tuple(rows), recording.notes, _correlation(failures))
+    wrong = pd.DataFrame({a: d.quality[:, 0] < 0.5 for a, d in recording.arms.items()}, dtype=np.float64)
+    alike = wrong.corr().fillna(0.0).round(4).to_dict()  # an arm that is never or always right correlates with none
+    return Comparison(recording.name, len(recording), single, tuple(rows), recording.notes, alike)
 
 
 def _graded(name: str, kind: str, s: Strategy, alone: Floats, recording: Recording) -> Row:
@@ -125,16 +124,6 @@ def _frontier(rows: list[Row]) -> set[str]:
     return kept
 
 
-def _correlation(failures: Mapping[str, Mask]) -> dict[str, dict[str, float]]:
-    wrong = np.stack(list(failures.values())).astype(np.float64)
-    with np.errstate(invalid="ignore"):  # an arm that is always or never right correlates with none
-        matrix = np.nan_to_num(np.atleast_2d(np.corrcoef(wrong)))
-    return {
-        a: {b: round(float(x), 4) for b, x in zip(failures, row, strict=True)}
-        for a, row in zip(failures, matrix, strict=True)
-    }
-
-
 def strategy_file(name: str) -> dict[str, Strategy]:
     """The user's strategy: a JSON file of a strategy or policy, or `plays.py:name` of a strategy or of a function."""
     path, _, attribute = name.partition(".py:")
@@ -155,8 +144,6 @@ def strategy_file(name: str) -> dict[str, Strategy]:
 
 def to_csv(comparisons: list[Comparison]) -> str:
     """All rows, with the table that each belongs to."""
-    import pandas as pd
-
     return pd.concat([c.to_pandas().assign(table=c.name) for c in comparisons]).to_csv(index=False)
 
 

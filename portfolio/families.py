@@ -17,16 +17,20 @@ _EQUAL = 0.002  # quality that nobody would miss
 
 def standard(recording: Recording) -> dict[str, Chooser]:
     """The families that apply to what was recorded, by name."""
-    depth = recording[best_arm(recording)].depth
     found: dict[str, Chooser] = {"best single arm, chosen": lambda swept, known: Ask(best_arm(known))}
-    if depth > 1:
-        found[f"self-consistency of {depth}"] = lambda swept, known: st.self_consistency(depth, best_arm(known))
-        quorum = min(3, depth // 2 + 1)
+    if repeated := [a for a, d in recording.arms.items() if d.depth > 1]:
+        depth = recording[best_arm(recording.only(repeated))].depth
+        deep, quorum = [a for a in repeated if recording[a].depth >= depth], min(3, depth // 2 + 1)
+
+        def draws(known: Recording) -> list[str]:
+            return [best_arm(known.only(deep))] * depth
+
+        found[f"self-consistency of {depth}"] = lambda swept, known: st.vote(*draws(known))
         found[f"self-consistency, until {quorum} agree"] = lambda swept, known: st.cascade(
-            *[best_arm(known)] * depth, stop=st.Agree(quorum)
+            *draws(known), stop=st.Agree(quorum)
         ).keep(st.Vote())
-        if recording.scored:
-            found[f"best of {depth}"] = lambda swept, known: st.best_of(depth, best_arm(known))
+        if recording.only(deep).scored:
+            found[f"best of {depth}"] = lambda swept, known: st.best_of(depth, draws(known)[0])
     if len(recording.arms) > 2:
         found["majority of the best three"] = _majority
         found["portfolio vote"] = _portfolio

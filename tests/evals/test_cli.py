@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from playcall.evals.cli import main
+from playcall.strategies import Ask
 
 DATA = Path(str(files("playcall.evals") / "data"))
 DRIFT = str(DATA / "llmdrift.parquet")
 PRIME = [DRIFT, "--where", "dataset=llmdrift_prime", "--folds", "3"]
+TWICE = Ask("gpt-4-0314")
 KEYS = [
     "quality",
     "quality_low",
@@ -99,6 +101,7 @@ def test_an_infeasible_target_exits_with_3_and_names_the_nearest_point(run) -> N
         (["compare", *PRIME, "--columns", "score=grade"], "grade"),
         (["compare", *PRIME, "--canonical", "numbr"], "number"),
         (["compare", *PRIME, "--strategy", "none.json"], "none.json"),
+        (["compare", *PRIME, *2 * ["--strategy", f"{__file__}:TWICE"]], "same name"),
         (["fit", *PRIME, "--weights", "speed=1"], "speed"),
         (["fit", *PRIME, "--max-cost", "-1"], "zero or more"),
         (["fit", *PRIME, "-o", "nowhere/p.json"], "cannot be written"),

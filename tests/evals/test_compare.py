@@ -62,6 +62,12 @@ def test_where_draws_repeat_self_consistency_and_best_of_n_join() -> None:
     assert {"self-consistency of 3", "self-consistency, until 2 agree", "best of 3"} <= names
 
 
+def test_a_play_with_the_name_of_an_arm_or_family_is_refused() -> None:
+    for name in ("small", "portfolio vote"):
+        with pytest.raises(Misuse, match=name):
+            compare(made(ARMS, tasks=30), {name: Ask("small")}, folds=2)
+
+
 def test_the_oracle_bounds_what_repeated_draws_can_do(shared: Path) -> None:
     c = compare(read_table(shared / "esc_samples.parquet"), folds=2)
     rows = {r.strategy: r for r in c.rows}
