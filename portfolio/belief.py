@@ -15,7 +15,7 @@ Stages = tuple[tuple[str, ...], ...]
 """Arms that are asked together, stage after stage."""
 
 _TRUST = 0.7  # each arm's weight before any evidence: errors are shared, so less than 1
-_RIDGE = (3.0, 0.3)  # of the arms' weights; of the three parameters that they share
+_RIDGE = (3.0, 0.3)  # of the arms' weights; of the four parameters that they share
 
 
 class _Seen(NamedTuple):
@@ -30,9 +30,10 @@ class _Seen(NamedTuple):
 def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, Weight]) -> Belief:
     """The belief that fits what is known after each stage, on all items at once.
 
-    Utility of an answer: sum over the arms that gave it of (shared + weight_m * log-odds_m); of none of them:
-    other + dissent * (answers - 1). Each arm's first draw counts. Ridge towards a weight of 0.7; Newton's
-    method with halved steps, since the likelihood is concave.
+    Utility of an answer: the sum, over the arms that gave it, of shared + weight_m * plain_m + heed * (sure - plain_m),
+    where plain_m is the log-odds of the arm's accuracy and sure those of this answer's calibrated confidence; of none
+    of them: other + dissent * (answers - 1). Each arm's first draw counts. Ridge towards weights and heed of 0.7;
+    Newton's method with halved steps, since the likelihood is concave.
     """
     arms = [a for stage in stages for a in stage]
     ends = np.cumsum([len(stage) for stage in stages])
