@@ -9,24 +9,29 @@ from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from playcall.evals.canonical import canonicaliser
 from playcall.evals.columns import Table, TableError, open_table, some
 from playcall.strategies import NANO, Draws, Misuse, Recording
+from playcall.strategies.canonical import canonicaliser
 from playcall.strategies.panel import Floats, Ints, Mask
 
 __all__ = ["Options", "TableError", "read_table", "read_tables"]
 
 Missing = Literal["refuse", "fail", "drop-items"]
+Samples = Literal["apart", "together"]
 Names = Mapping[str, str]
 Where = Mapping[str, str | Sequence[str]] | Iterable[str]
 
-_UNIFORM = ("dataset", "item", "arm", "sample", "answer", "reference", "score", "cost_usd", "latency_s", "confidence")
+_UNIFORM = (
+    "dataset", "item", "arm", "sample", "answer", "reference", "score", "cost_usd", "latency_s", "confidence",
+    "prompt_cost_usd",
+)  # fmt: skip
 _NUMBERS = {
     "score": (0.0, 1.0, "a score from 0 to 1"),
     "sample": (-1e15, 1e15, "a draw's number"),
     "cost_usd": (0.0, 1e6, "a cost in US dollars from 0 to a million"),
     "latency_s": (0.0, 1e9, "a time in seconds from 0 to a billion"),
     "confidence": (-1e300, 1e300, "a finite number"),
+    "prompt_cost_usd": (0.0, 1e6, "a cost in US dollars from 0 to a million"),
 }
 _NONE: Names = MappingProxyType({})
 _FEW = 0.05  # at most this share of an arm's costs or latencies is filled in with its median
@@ -39,6 +44,7 @@ class Options(TypedDict, total=False):
     canonical: str  # when answers are equal, "exact" unless told: see `canonicaliser`
     missing: Missing  # what to do where an arm has no scored draw of an item, "refuse" unless told
     verifier: str | None  # the column that is the confidence; "score" for the grade itself
+    samples: Samples  # "together" prices draws side by side as one request, "apart" (unless told) as one each
 
 
 def read_table(path: str | Path, *, where: Where = (), **options: Unpack[Options]) -> Recording:
@@ -70,10 +76,16 @@ def _opened(path: str | Path, where: Where, columns: Names) -> Table:
 
 
 def _recording(
-    table: Table, columns: Names = _NONE, canonical: str = "exact", missing: str = "refuse", verifier: str | None = None
+    table: Table,
+    columns: Names = _NONE,
+    canonical: str = "exact",
+    missing: str = "refuse",
+    verifier: str | None = None,
+    samples: str = "apart",
 ) -> Recording:
-    if missing not in get_args(Missing):
-        raise Misuse(f"missing={missing!r} is unknown; write {', '.join(get_args(Missing))}.")
+    for option, told, kinds in (("missing", missing, Missing), ("samples", samples, Samples)):
+        if told not in get_args(kinds):
+            raise Misuse(f"{option}={told!r} is unknown; write {', '.join(get_args(kinds))}.")
     names, read, notes = _names(table, columns, verifier), canonicaliser(canonical), list[str]()
     (item, items), (arm, arms) = table.keys(names["item"]), table.keys(names["arm"])
     answer, found = table.texts(names["answer"]) if "answer" in names else (np.full(len(item), -1), [])
@@ -90,7 +102,7 @@ def _recording(
 
     # From here on calls go by arm, item and draw. One more at the end, -1, stands for every call that was never made.
     item, arm, answer = item[order], arm[order], np.append(answer[order], -1)
-    score, cost, latency, confidence = (np.append(values[order], np.nan) for values in (score, *measured))
+    score, cost, latency, confidence, prompt = (np.append(values[order], np.nan) for values in (score, *measured))
     cell, shape = arm * len(items) + item, (len(arms), len(items))
     counts = np.bincount(cell, minlength=shape[0] * shape[1])
     draw, counts = np.arange(len(cell)) - (np.cumsum(counts) - counts)[cell], counts.reshape(shape)
@@ -120,7 +132,9 @@ def _recording(
         price, priced = _measured(cost, calls, mine, NANO, 0)
         wait, timed = _measured(latency, calls, mine, 1_000_000, 1)
         quality = np.where(failed[calls], 0.0, score[calls])
-        draws[name] = Draws(codes, confidence[calls], failed[calls], price, wait, quality, priced, timed)
+        asked, known = _measured(prompt, calls, mine, NANO, 0)
+        share = np.minimum(asked, price) if priced and known else None
+        draws[name] = Draws(codes, confidence[calls], failed[calls], price, wait, quality, priced, timed, share)
 
     for what, so, values, has in (
         ("costs", "listed but never recommended", cost, np.array([d.priced for d in draws.values()])),
@@ -135,7 +149,8 @@ def _recording(
         notes.append("THE SCORES ARE THE GRADES: this holds only where a checker as good as the grader runs live.")
     alike = (*texts, *(f"\x00null {code}" for code in range(len(texts), alone))) if texts else ()
     kept = tuple(name for name, stays in zip(items, keep) if stays)
-    return Recording(kept, draws, alike, table.file, tuple(notes), graded)
+    recording = Recording(kept, draws, alike, table.file, tuple(notes), graded, canonical)
+    return recording if samples == "apart" else recording.asked_together(*arms)
 
 
 def _names(table: Table, columns: Names, verifier: str | None) -> dict[str, str]:

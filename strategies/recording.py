@@ -24,6 +24,7 @@ class Reply:
     price: int = 0  # nano-dollars
     latency: int = 1  # microseconds, at least 1
     output: object = None  # what the caller gets; the key where None
+    error: str = ""  # why it failed: a Failure, and what was said of it
 
 
 Cassette = Callable[[str, str], Reply]
@@ -50,6 +51,7 @@ class Draws:
     quality: Floats  # the grade of each answer in [0, 1]; 0 where failed
     priced: bool = True
     timed: bool = True
+    prompt: Ints | None = None  # nano-dollars of the price that the prompt takes, where recorded
 
     @property
     def depth(self) -> int:
@@ -59,7 +61,8 @@ class Draws:
     def take(self, rows: Ints | Mask) -> Draws:
         """Only these tasks."""
         columns = (self.answer, self.score, self.failed, self.price, self.latency, self.quality)
-        return Draws(*(x[rows] for x in columns), self.priced, self.timed)  # type: ignore[arg-type, call-arg]
+        prompt = None if self.prompt is None else self.prompt[rows]
+        return Draws(*(x[rows] for x in columns), self.priced, self.timed, prompt)  # type: ignore[arg-type, call-arg]
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Recording:
     name: str = "recording"
     notes: tuple[str, ...] = ()
     graded_by_checker: bool = False  # scores are the grades themselves (--verifier score)
+    canonical: str = "exact"  # when answers were taken to be equal: see `canonicaliser`
+    together: frozenset[str] = frozenset()  # arms whose draws, where they start together, are one request
     cassette: Cassette = field(default=unrecorded, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +119,13 @@ class Recording:
     def only(self, arms: Iterable[str]) -> Recording:
         """Only these arms, in this order."""
         return replace(self, arms={a: self[a] for a in arms})
+
+    def asked_together(self, *arms: str) -> Recording:
+        """The same calls, priced as if draws of these arms that start side by side were one request for n answers,
+        which pays for its prompt once. Their latencies stay those of calls apart."""
+        if lacking := [a for a in arms if self[a].prompt is None]:
+            raise NotRecorded(f"what prompts cost is not recorded of {_listed(lacking)}: add a column prompt_cost_usd.")
+        return replace(self, together=frozenset(arms))
 
     @property
     def priced(self) -> bool:

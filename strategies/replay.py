@@ -40,16 +40,22 @@ class Replay:
 
     def ask(self, arm: str, draw: int) -> Timed:
         d, k = self.recording.column(arm, draw)
-        columns = (d.answer[:, k], d.score[:, k], d.failed[:, k], d.price[:, k], d.latency[:, k])
-        return lambda start, deadline: _called(start, deadline, arm, draw, *columns)
+        prompt = d.prompt[:, k] if d.prompt is not None and arm in self.recording.together else 0
+        return _Asked(
+            arm, draw, (d.answer[:, k], d.score[:, k], d.failed[:, k], d.price[:, k], d.latency[:, k]), prompt
+        )
 
     def gather(self, parts: Sequence[Timed], stop: Stop, gap: float) -> Timed:
         wait = microseconds(gap)
 
         def run(start: Ints, deadline: Ints) -> Panel:
-            begin, idle, panels = start, start, []
+            begin, idle, panels, asked = start, start, list[Panel](), set[str]()
             for part in parts:
                 panels.append(part(begin, deadline))
+                if isinstance(part, _Asked) and not wait:
+                    if part.arm in asked:
+                        panels[-1] = replace(panels[-1], price=panels[-1].price - np.reshape(part.prompt, (-1, 1)))
+                    asked.add(part.arm)
                 idle = np.maximum(idle, panels[-1].end)
                 begin = np.minimum(begin + wait, idle)
             if stop == Never():
@@ -103,6 +109,19 @@ class Replay:
     def within(self, source: Timed, limit: float) -> Timed:
         most = microseconds(limit)
         return lambda start, deadline: source(start, np.minimum(deadline, start + most))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A recorded call, at whatever time; `prompt` is the part of its price that it saves beside another of its arm."""
+
+    arm: str
+    draw: int
+    columns: tuple[Ints, Floats, Mask, Ints, Ints]
+    prompt: Ints | int
+
+    def __call__(self, start: Ints, deadline: Ints) -> Panel:
+        return _called(start, deadline, self.arm, self.draw, *self.columns)
 
 
 def _called(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from playcall.evals.table import TableError, read_table, read_tables
-from playcall.strategies import Ask, Misuse, Recording, Vote, outcomes
+from playcall.strategies import Ask, Misuse, Recording, Replay, Vote, outcomes
 
 Row = Mapping[str, Any]
 KINDS = (".parquet", ".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".csv.zst", ".jsonl.zst")
@@ -385,3 +385,12 @@ def test_several_datasets_are_refused_with_their_list(shared: Path) -> None:
         "llmdrift_leetcode": 50,
         "llmdrift_prime": 1000,
     }
+
+
+def test_draws_side_by_side_can_be_priced_as_one_request(tmp_path: Path) -> None:  # PEERS 48
+    rows = [f"{item},{arm},{draw},1,yes,0.003,0.002" for item in ("x", "y") for arm in ("a", "b") for draw in range(3)]
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["item,arm,sample,score,answer,cost_usd,prompt_cost_usd", *rows]))
+    three = 3 * Ask("a")
+    assert Replay(read_table(file))(three).cost.tolist() == [9_000_000] * 2
+    assert Replay(read_table(file, samples="together"))(three).cost.tolist() == [5_000_000] * 2

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playcall.evals.canonical import canonicaliser
 from playcall.strategies import Misuse
+from playcall.strategies.canonical import canonicaliser
 
 BUILT_IN = ("exact", "number", "choice", "json", "function-call")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from playcall.strategies import Misuse
+from playcall.strategies.errors import Misuse
 
 _FINAL = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}|####(.*)", re.DOTALL)
 _FENCED = re.compile(r"\A\s*```\w*\n(.*)```\s*\Z", re.DOTALL)
