@@ -11,3 +11,11 @@ class Misuse(PlaycallError, ValueError):
 
 class NotRecorded(PlaycallError, LookupError):
     """A strategy asks for a call that the recording does not hold."""
+
+
+def only(error: BaseException) -> BaseException:
+    """The error of a group whose errors are one, or all of them ours: task groups wrap what their tasks raise."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inner = [only(e) for e in error.exceptions]
+    return inner[0] if len(inner) == 1 or all(isinstance(e, PlaycallError) for e in inner) else error
