@@ -1,0 +1,288 @@
+"""The wire: one method that sends one request, on aiohttp (asyncio) or httpx (trio, or a client of the user's own)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+from anyio.lowlevel import RunVar
+
+from playcall.strategies.call import CallFailed, Failure
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    import aiohttp
+    import httpx
+
+FOREVER = 1e9  # seconds
+LARGE = 1 << 20  # bytes; aiohttp warns of a larger body, unless it reads it from a file
+
+
+class Response(Protocol):
+    """What came back: the head at once, the body when it is asked for, once."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name, in whatever case."""
+        ...
+
+    async def read(self) -> bytes: ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, cut anywhere."""
+        ...
+
+
+class Transport(Protocol):
+    """Sends one POST. To leave the context before the body's end closes the connection at once; after it, the
+    connection is used again. Raises CallFailed: CONNECTION before the answer's head, CUT after it, TIMEOUT."""
+
+    def send(
+        self, url: str, *, headers: Mapping[str, str], content: bytes, timeout: float
+    ) -> AbstractAsyncContextManager[Response]:
+        """`timeout` is in seconds, from here to the end of the body."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How to connect, in httpx's terms; equal ones share their connections."""
+
+    proxy: str | None = None
+    verify: SSLContext | str | bool = True  # a string is a file or folder of certificates to trust
+    cert: str | tuple[str, str] | tuple[str, str, str] | None = None  # the client's: file, key file, password
+    trust_env: bool = False  # SSL_CERT_FILE and SSL_CERT_DIR
+
+
+@lru_cache(64)
+def _tls(wire: Wire) -> SSLContext:
+    import ssl
+
+    import httpx
+
+    if isinstance(wire.verify, str):
+        file, folder = (None, wire.verify) if Path(wire.verify).is_dir() else (wire.verify, None)
+        context = ssl.create_default_context(cafile=file, capath=folder)
+    else:
+        context = httpx.create_ssl_context(wire.verify, trust_env=wire.trust_env)
+    if wire.cert:
+        context.load_cert_chain(*((wire.cert,) if isinstance(wire.cert, str) else wire.cert))
+    return context
+
+
+def environment_proxy(scheme: str, host: str) -> str | None:
+    """What HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say of a host."""
+    from urllib.request import getproxies, proxy_bypass
+
+    found = getproxies()
+    return None if proxy_bypass(host) else found.get(scheme) or found.get("all")
+
+
+def _failed(error: Exception, head: object) -> CallFailed:
+    failure = Failure.TIMEOUT if isinstance(error, TimeoutError) else Failure.CUT if head else Failure.CONNECTION
+    return CallFailed(failure, f"{type(error).__name__}: {error}".split(": <")[0].rstrip(": "))
+
+
+@dataclass(frozen=True, slots=True)
+class _AiohttpResponse:
+    raw: aiohttp.ClientResponse
+
+    @property
+    def status(self) -> int:
+        return self.raw.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.raw.headers
+
+    async def read(self) -> bytes:
+        return await self.raw.read()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self.raw.content.iter_any()
+
+
+class AiohttpTransport:
+    """On asyncio, by far the cheapest a call."""
+
+    def __init__(self, wire: Wire) -> None:
+        import aiohttp
+
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=_tls(wire)),
+            cookie_jar=aiohttp.DummyCookieJar(),  # tenants share the connections
+            proxy=wire.proxy,
+        )
+        self.errors, self.timeout = (aiohttp.ClientError, TimeoutError), aiohttp.ClientTimeout
+
+    @asynccontextmanager
+    async def send(
+        self, url: str, *, headers: Mapping[str, str], content: bytes, timeout: float
+    ) -> AsyncGenerator[Response]:
+        raw = None
+        try:
+            raw = await self.session.post(
+                url,
+                headers=headers,
+                data=content if len(content) < LARGE else BytesIO(content),
+                timeout=self.timeout(total=max(timeout, 1e-6) if timeout < FOREVER else None),  # 0 would be none
+                allow_redirects=False,
+            )
+            yield _AiohttpResponse(raw)
+        except self.errors as error:
+            raise _failed(error, raw) from error
+        finally:
+            if raw:
+                raw.close()  # after the body's end the connection is no longer its own
+
+    async def aclose(self) -> None:
+        await self.session.close()
+
+
+@dataclass(slots=True)
+class _HttpxResponse:
+    raw: httpx.Response
+    body: AsyncIterator[bytes] | None = None
+
+    @property
+    def status(self) -> int:
+        return self.raw.status_code
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.raw.headers
+
+    async def read(self) -> bytes:
+        return await self.raw.aread()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        self.body = self.raw.aiter_bytes()
+        return self.body
+
+    async def end(self) -> None:
+        """Httpx nests async generators, which trio wants ended, not dropped: cancelling the next read ends all."""
+        if self.body is not None:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                async for _ in self.body:
+                    pass
+
+
+class _Once:
+    """Yields one thing; not as an async generator, for trio warns of those that a failed write leaves behind."""
+
+    def __init__(self, content: bytes) -> None:
+        self.left = [content]
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self.left:
+            raise StopAsyncIteration
+        return self.left.pop()
+
+
+class HttpxTransport:
+    """On trio, through SOCKS, and with a client that the user brings: that one keeps its own time-outs too."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        import httpx
+
+        class Body(httpx.AsyncByteStream):
+            def __init__(self, content: bytes) -> None:
+                self.content = content
+
+            def __aiter__(self) -> AsyncIterator[bytes]:
+                return _Once(self.content)
+
+        self.client, self.body = client, Body
+        self.errors = (httpx.TransportError, httpx.DecodingError, httpx.StreamError)
+        self.slow = httpx.TimeoutException
+        self.timeout = None if client.timeout == httpx.Timeout(5.0) else client.timeout  # 5 s is nobody's choice
+
+    @asynccontextmanager
+    async def send(
+        self, url: str, *, headers: Mapping[str, str], content: bytes, timeout: float
+    ) -> AsyncGenerator[Response]:
+        raw = None
+        try:
+            with anyio.fail_after(timeout):
+                request = self.client.build_request("POST", url, headers=headers, content=content, timeout=self.timeout)
+                request.stream = self.body(content)
+                raw = await self.client.send(request, stream=True, follow_redirects=False)
+                response = _HttpxResponse(raw)
+                try:
+                    yield response
+                finally:
+                    with suppress(*self.errors):
+                        await response.end()
+                    await raw.aclose()
+        except (self.slow, TimeoutError) as error:
+            raise _failed(TimeoutError(str(error)), raw) from error
+        except self.errors as error:
+            raise _failed(error, raw) from error
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+
+
+def _httpx(wire: Wire) -> HttpxTransport:
+    from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+    import httpx
+
+    client = httpx.AsyncClient(
+        verify=_tls(wire),
+        proxy=wire.proxy,
+        timeout=None,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=15.0),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # tenants share the connections
+        trust_env=False,
+    )
+    return HttpxTransport(client)
+
+
+def on_asyncio() -> bool:
+    """Whether this is a task of asyncio, not of trio."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False
+
+
+Pooled = AiohttpTransport | HttpxTransport
+_POOLS: RunVar[dict[Wire, tuple[AsyncGenerator[Pooled], Pooled]]] = RunVar("playcall_pools")
+
+
+async def _owner(wire: Wire, pools: dict[Wire, tuple[AsyncGenerator[Pooled], Pooled]]) -> AsyncGenerator[Pooled]:
+    """Event loops finalise what async generators are left when they end: that closes the connections."""
+    socks = (wire.proxy or "").startswith("socks")
+    pool: Pooled = AiohttpTransport(wire) if on_asyncio() and not socks else _httpx(wire)
+    try:
+        yield pool
+    finally:
+        pools.pop(wire, None)  # it would keep the loop itself alive
+        await pool.aclose()
+
+
+async def transport(wire: Wire) -> Transport:
+    """What all with the same options on this event loop share; it is closed when the loop ends."""
+    pools = _POOLS.get(None)
+    if pools is None:
+        _POOLS.set(pools := {})
+    if (found := pools.get(wire)) is None:
+        owner = _owner(wire, pools)
+        pools[wire] = found = owner, await anext(owner)
+    return found[1]
