@@ -56,17 +56,51 @@ def interpret(strategy: Strategy, engine: Engine[R]) -> R:
 def walk(strategy: Strategy) -> Iterator[Strategy]:
     """Every node, in reading order."""
     yield strategy
+    for s in _parts(strategy):
+        yield from walk(s)
+
+
+def _parts(strategy: Strategy) -> tuple[Strategy, ...]:
     match strategy:
         case Gather(parts):
-            inner: tuple[Strategy, ...] = parts
+            return parts
         case OrElse(first, then):
-            inner = (first, then)
+            return (first, then)
         case Keep(source) | Then(source) | Within(source):
-            inner = (source,)
-        case _:
-            inner = ()
-    for s in inner:
-        yield from walk(s)
+            return (source,)
+    return ()
+
+
+def places(strategy: Strategy) -> list[str]:
+    """Where each call of a strategy stands, in the order in which `interpret` meets them: "keep.gather.1.ask"."""
+    found: list[str] = []
+
+    def go(s: Strategy, path: str) -> None:
+        path += type(s).__name__.lower()
+        for i, part in enumerate(inner := _parts(s)):
+            go(part, f"{path}.{i}." if len(inner) > 1 else f"{path}.")
+        if isinstance(s, Ask | Then):
+            found.append(path)
+
+    go(strategy, "")
+    return found
+
+
+def unchecked(strategy: Strategy) -> frozenset[str]:
+    """The places of calls whose answer, when there is one, is the result as it stands."""
+
+    def go(s: Strategy, path: str) -> Iterator[str]:
+        path += type(s).__name__.lower()
+        match s:
+            case Ask() | Then():
+                yield path
+            case OrElse(first, then):
+                yield from go(first, f"{path}.0.")
+                yield from go(then, f"{path}.1.")
+            case Within(source):
+                yield from go(source, f"{path}.")
+
+    return frozenset(go(strategy, ""))
 
 
 def arms_of(strategy: Strategy) -> tuple[str, ...]:

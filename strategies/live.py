@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from math import inf
+from secrets import token_hex
+from typing import Any, Protocol
 
 import anyio
 import numpy as np
 
-from playcall.strategies.algebra import Strategy
-from playcall.strategies.engine import interpret
+from playcall.strategies.algebra import Gather, Strategy, Then, Within
+from playcall.strategies.budget import Account
+from playcall.strategies.call import Call, CallFailed
+from playcall.strategies.engine import interpret, places, walk
+from playcall.strategies.errors import PlaycallError
 from playcall.strategies.panel import FOREVER, PROMPTED, Panel, beside, microseconds
 from playcall.strategies.recording import NANO, Reply
-from playcall.strategies.rules import Prompt, Rule, Stop
+from playcall.strategies.requests import refuse_merging_tools
+from playcall.strategies.rules import Never, Prompt, Rule, Stop
+
+
+@dataclass
+class Run:
+    """What the calls of one run share."""
+
+    id: str = field(default_factory=lambda: token_hex(8))
+    cancels: bool = False  # the strategy may cancel calls before they end
+    account: Account = field(default_factory=lambda: Account("task"))
+    refused: dict[str, CallFailed] = field(default_factory=dict)  # requests that are no use to send again
+    listener: Listener | None = None
+    batches: dict[str, Any] = field(default_factory=dict)  # draws that start together, while they start
+
+
+class Listener(Protocol):
+    """Hears the answers that nobody checks, as they come."""
+
+    nodes: frozenset[str]  # whose answers those are
+
+    def piece(self, attempt: Attempt, text: str, /) -> None: ...
+
+    def broken(self, attempt: Attempt, error: CallFailed, /) -> None:
+        """An answer of which pieces were heard has failed; may raise to end the run."""
+        ...
 
 
 @dataclass
@@ -28,6 +58,19 @@ class Attempt:
     issued: int  # microseconds since the run began
     price: int = 0  # nano-dollars
     reply: Reply | None = None  # None while it runs, and for ever if it was cancelled
+    run: Run = field(default_factory=Run)
+    node: str = ""  # its place in the strategy: "keep.gather.0.ask"
+    role: str = ""  # of an agent's own call
+    deadline: float = inf  # anyio.current_time() at which it is cut off
+    calls: list[Call] = field(default_factory=list)  # one for each try
+
+    @property
+    def exact(self) -> bool:
+        """Whether its price is what was billed, and no estimate."""
+        return not any(c.estimated or c.source == "unknown" for c in self.calls)
+
+    def __str__(self) -> str:
+        return f"{self.arm}: {'no answer in time' if self.reply is None else self.reply.error or 'no answer'}"
 
 
 class Provider(Protocol):
@@ -45,7 +88,36 @@ class Result:
     cost: int  # nano-dollars, failed and cancelled calls included
     latency: int  # microseconds
     panel: Panel  # one row
-    attempts: tuple[Attempt, ...]  # in the order in which they began
+    attempts: tuple[Attempt, ...]  # as they began; at one moment in reading order
+    task: object = None
+    why: str = ""  # it stopped
+    warning: str = ""  # what its owner must know, such as a ledger that cannot be written to
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an output."""
+        return self.arm is not None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the cost is what was billed; else it holds estimates, as of cancelled calls, or unpriced calls."""
+        return all(a.exact for a in self.attempts)
+
+    @property
+    def stragglers(self) -> tuple[Attempt, ...]:
+        """The calls that were cut off."""
+        return tuple(a for a in self.attempts if a.reply is None)
+
+    @property
+    def failures(self) -> tuple[Attempt, ...]:
+        """The calls that brought no answer, cut off or failed."""
+        return tuple(a for a in self.attempts if a.reply is None or a.reply.failed)
+
+    def unwrap(self) -> object:
+        """The output; raises NoAnswer, with the cause of every failure, where there is none."""
+        if not self.answered:
+            raise NoAnswer(self)
+        return self.output
 
     @property
     def cost_usd(self) -> float:
@@ -58,14 +130,25 @@ class Result:
         return self.latency / 1e6
 
 
+class NoAnswer(PlaycallError):
+    """No call of a run brought an answer that was kept; `result` holds them all, with what they cost."""
+
+    def __init__(self, result: Result) -> None:
+        causes = "; ".join(dict.fromkeys(map(str, result.failures))) or "its rules kept none"
+        super().__init__(f"no answer from {len(result.attempts)} calls: {causes}.")
+        self.result = result
+
+
 @dataclass
 class _Task:
     """What one run shares: its clock, its answers' codes, its calls."""
 
     task: object
+    run: Run
     began: float = field(default_factory=anyio.current_time)
     codes: dict[str, int] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
+    why: str = ""
 
     def now(self) -> int:
         return round((anyio.current_time() - self.began) * 1e6)
@@ -74,22 +157,37 @@ class _Task:
         return self.codes.setdefault(reply.key, len(self.codes))
 
 
-Run = Callable[[_Task, int], Awaitable[Panel]]
+Part = Callable[[_Task, int], Awaitable[Panel]]
 """(one run, its deadline in microseconds) -> one-row Panel."""
+
+
+class Play(Protocol):
+    """A strategy that runs: one task in, its result out. `run` tells what its calls share."""
+
+    def __call__(self, task: object, run: Run | None = None, /) -> Awaitable[Result]: ...
 
 
 @dataclass(frozen=True)
 class Live:
-    """Engine[Run]. Live(provider)(strategy) is an async function of one task."""
+    """Live(provider)(strategy) is an async function of one task; `watch` is told of calls as they begin and end."""
 
     provider: Provider
+    watch: Callable[[Attempt], None] | None = None
 
-    def __call__(self, strategy: Strategy) -> Callable[[object], Awaitable[Result]]:
-        run = interpret(strategy, self)
+    def __call__(self, strategy: Strategy) -> Play:
+        order = {place: i for i, place in enumerate(places(strategy))}
+        play = interpret(strategy, _Live(self.provider, self.watch, iter(order)))
+        nodes = list(walk(strategy))
+        merges = any(isinstance(s, Then) for s in nodes)
+        races = (isinstance(s, Gather) and s.stop != Never() and s.gap < inf for s in nodes)
+        cancels = any(races) or any(isinstance(s, Within) for s in nodes)
 
-        async def one(task: object) -> Result:
-            context = _Task(task)
-            panel = await run(context, int(FOREVER))
+        async def one(task: object, run: Run | None = None) -> Result:
+            if merges:
+                refuse_merging_tools(task)
+            context = _Task(task, run or Run())
+            context.run.cancels = cancels
+            panel = await play(context, int(FOREVER))
             best = int(panel.output[0])
             call = (panel.arm[best], panel.draw[best], panel.issued[0, best]) if best >= 0 else (None, 0, 0)
             reply = next((a.reply for a in context.attempts if (a.arm, a.draw, a.issued) == call), None)
@@ -99,21 +197,43 @@ class Live:
                 cost=sum(a.price for a in context.attempts),
                 latency=int(panel.end[0]),
                 panel=panel,
-                attempts=tuple(context.attempts),
+                attempts=tuple(sorted(context.attempts, key=lambda a: (a.issued, order[a.node]))),
+                task=task,
+                why=context.why or ("there is an answer" if best >= 0 else "no answer was kept"),
             )
 
         return one
 
-    def ask(self, arm: str, draw: int) -> Run:
-        return lambda task, deadline: self._call(task, deadline, arm, draw, None)
 
-    async def _call(self, task: _Task, deadline: int, arm: str, draw: int, prompt: str | None) -> Panel:
-        attempt = Attempt(task.task, arm, draw, prompt, task.now())
+@dataclass(frozen=True)
+class _Live:
+    """Engine[Part]."""
+
+    provider: Provider
+    watch: Callable[[Attempt], None] | None
+    places: Iterator[str]
+
+    def ask(self, arm: str, draw: int) -> Part:
+        node = next(self.places)
+        return lambda task, deadline: self._call(task, deadline, arm, draw, None, node)
+
+    async def _call(self, task: _Task, deadline: int, arm: str, draw: int, prompt: str | None, node: str) -> Panel:
+        attempt = Attempt(task.task, arm, draw, prompt, task.now(), run=task.run, node=node)
         begun = attempt.issued < deadline
         if begun:
             task.attempts.append(attempt)
-            with anyio.move_on_after((deadline - attempt.issued) / 1e6):
+            if self.watch:
+                self.watch(attempt)
+            if deadline < FOREVER:
+                attempt.deadline = task.began + deadline / 1e6
+                with anyio.CancelScope(deadline=attempt.deadline):
+                    attempt.reply = await self.provider(attempt)
+                if attempt.reply is None:
+                    task.why = "the deadline came"
+            else:
                 attempt.reply = await self.provider(attempt)
+            if self.watch:
+                self.watch(attempt)
         reply = attempt.reply
         answered = reply is not None and not reply.failed
         return Panel(
@@ -128,7 +248,7 @@ class Live:
             end=np.array([task.now()]),
         )
 
-    def gather(self, parts: Sequence[Run], stop: Stop, gap: float) -> Run:
+    def gather(self, parts: Sequence[Part], stop: Stop, gap: float) -> Part:
         wait = microseconds(gap) / 1e6
 
         async def run(task: _Task, deadline: int) -> Panel:
@@ -139,11 +259,12 @@ class Live:
             def known() -> Panel:
                 return replace(beside([done[i] for i in sorted(done)]), end=np.array([task.now()]))
 
-            async def one(i: int, part: Run) -> None:
+            async def one(i: int, part: Part) -> None:
                 nonlocal flying
                 done[i] = await part(task, deadline)
                 flying -= 1
                 if stop(known()).all() and task.now() < deadline:  # at the deadline all that runs arrives together
+                    task.why = str(stop)
                     group.cancel_scope.cancel()
                 elif not flying:
                     idle.set()
@@ -159,31 +280,36 @@ class Live:
 
         return run
 
-    def orelse(self, first: Run, then: Run) -> Run:
+    def orelse(self, first: Part, then: Part) -> Part:
         async def run(task: _Task, deadline: int) -> Panel:
             tried = await first(task, deadline)
-            return tried if tried.accepted.all() else beside([tried, await then(task, deadline)])
+            if tried.accepted.all():
+                return tried
+            task.why = "the first choice kept nothing"
+            return beside([tried, await then(task, deadline)])
 
         return run
 
-    def keep(self, source: Run, rule: Rule) -> Run:
+    def keep(self, source: Part, rule: Rule) -> Part:
         async def run(task: _Task, deadline: int) -> Panel:
             return (await source(task, deadline)).keep(rule)
 
         return run
 
-    def then(self, source: Run, arm: str, prompt: Prompt) -> Run:
+    def then(self, source: Part, arm: str, prompt: Prompt) -> Part:
+        node = next(self.places)
+
         async def run(task: _Task, deadline: int) -> Panel:
             panel = await source(task, deadline)
             if not panel.accepted.all():
                 return panel
             texts = list(task.codes)
             kept = [texts[a] for a in panel.answer[panel.alive]]
-            reply = await self._call(task, deadline, arm, PROMPTED, prompt(task.task, kept))
+            reply = await self._call(task, deadline, arm, PROMPTED, prompt(task.task, kept), node)
             return beside([replace(panel, alive=np.zeros_like(panel.alive)), reply])
 
         return run
 
-    def within(self, source: Run, limit: float) -> Run:
+    def within(self, source: Part, limit: float) -> Part:
         most = microseconds(limit)
         return lambda task, deadline: source(task, min(deadline, task.now() + most))

@@ -14,6 +14,7 @@ import numpy as np
 
 from playcall.strategies.errors import Misuse
 from playcall.strategies.panel import Floats, Ints, Mask, Panel
+from playcall.strategies.requests import text_of
 
 Scale = Literal["raw", "probability", "logprob"]
 
@@ -264,7 +265,7 @@ class Template:
     def __call__(self, task: object, answers: Sequence[str]) -> str:
         listed = "\n".join(f"{i}. {a}" for i, a in enumerate(answers, 1))
         head, *rest = self.text.split("{task}")
-        return str(task).join(part.replace("{answers}", listed) for part in (head, *rest))
+        return text_of(task).join(part.replace("{answers}", listed) for part in (head, *rest))
 
     def __str__(self) -> str:
         return f"“{self.text}”"

@@ -1,0 +1,154 @@
+"""How fast an arm may be called: calls at a time, requests and tokens a minute, and a bench for one that is down."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+import anyio
+import sniffio
+
+from playcall.strategies.arm import Arm
+from playcall.strategies.call import CallFailed, Failure
+from playcall.strategies.signal import Signal
+
+_DOWN = {Failure.SERVER, Failure.CONNECTION, Failure.TIMEOUT, Failure.CUT, Failure.GARBAGE, Failure.AUTH}
+BENCH_AFTER, BENCH_FOR = 8, 15.0
+"""An arm that fails so often in a row is not called for so many seconds; then one call tries it."""
+
+
+@dataclass
+class Rate:
+    """A token bucket of one minute's allowance."""
+
+    a_minute: float
+    left: float = field(init=False)
+    at: float = -inf
+
+    def __post_init__(self) -> None:
+        self.left = self.a_minute
+
+    def take(self, n: float, now: float) -> float:
+        """Take n; returns the seconds to wait before it is there."""
+        n = min(n, self.a_minute)  # one that is larger than a minute's allowance takes all of it
+        if self.at > -inf:
+            self.left = min(self.a_minute, self.left + (now - self.at) * self.a_minute / 60)
+        self.at = now
+        self.left -= n
+        return max(0.0, -self.left * 60 / self.a_minute)
+
+
+class Gate:
+    """What stands before one model at one endpoint; shared by all that call it in this process."""
+
+    def __init__(self) -> None:
+        self.most = inf  # calls at a time
+        self.now = inf  # of those allowed now: halved at a 429, and grown back by answers
+        self.flying = 0
+        self.requests: Rate | None = None
+        self.tokens: Rate | None = None
+        self.resume = -inf  # the server asked for quiet until then
+        self.shrunk = -inf
+        self.failures = 0  # in a row
+        self.benched, self.bench_for = -inf, BENCH_FOR  # until then; seconds
+        self.fastest = inf  # seconds of the fastest answer so far
+        self._waiting: deque[Signal] = deque()
+        self._lock = threading.Lock()
+
+    def configure(self, arm: Arm) -> None:
+        """The tightest limits that any arm of it gave."""
+        if arm.concurrency and arm.concurrency < self.most:
+            self.most = arm.concurrency
+            self.now = min(self.now, self.most)
+        for name, a_minute in (("requests", arm.requests_per_minute), ("tokens", arm.tokens_per_minute)):
+            rate: Rate | None = getattr(self, name)
+            if a_minute and (rate is None or a_minute < rate.a_minute):
+                setattr(self, name, Rate(a_minute))
+
+    def check(self, bench_after: int | None) -> None:
+        """Raise CallFailed(BENCHED) while the arm is on the bench; the first call after that is let through alone."""
+        if bench_after is not None and self.failures >= bench_after:
+            now = anyio.current_time()
+            if now < self.benched:
+                say = f"{self.failures} failures in a row; tried again in {self.benched - now:.3g} s"
+                raise CallFailed(Failure.BENCHED, say)
+            self.benched = now + self.bench_for
+
+    async def enter(self, tokens: int) -> None:
+        """Wait for a turn; each must `leave`."""
+        if self.requests or self.tokens or self.resume > -inf:  # most arms have no such limits
+            await self._pace(tokens)
+        with self._lock:
+            if self.flying + 1 <= self.now and not self._waiting:
+                self.flying += 1
+                return
+            self._waiting.append(turn := Signal())
+        try:
+            await turn.wait()
+        except BaseException:
+            with self._lock:
+                given = turn not in self._waiting
+                if not given:
+                    self._waiting.remove(turn)
+            if given:
+                self.leave()
+            raise
+
+    async def _pace(self, tokens: int) -> None:
+        now = anyio.current_time()
+        with self._lock:
+            waits = [self.requests.take(1, now) if self.requests else 0.0]
+            waits += [self.tokens.take(tokens, now) if self.tokens else 0.0, self.resume - now]
+        if max(waits) > 0:
+            await anyio.sleep(max(waits))
+
+    def leave(self, tokens: int = 0) -> None:
+        """A call has ended; `tokens` is what it took beyond what was said."""
+        turns = []
+        with self._lock:
+            self.flying -= 1
+            if self.tokens:
+                self.tokens.left -= tokens
+            while self._waiting and self.flying + 1 <= self.now:  # the place is handed over, so that nobody slips in
+                self.flying += 1
+                turns.append(self._waiting.popleft())
+        for turn in turns:
+            turn.set()
+
+    def answered(self, seconds: float) -> None:
+        """The arm works."""
+        self.failures = 0
+        self.fastest = min(self.fastest, seconds)
+        if self.now < self.most:
+            self.now = min(self.most, self.now + 1 / self.now)
+
+    def failed(self, error: CallFailed, bench_for: float) -> None:
+        """The arm failed; a 429 makes it narrower, other failures in a row bench it."""
+        now = anyio.current_time()
+        if error.failure is Failure.RATE:
+            if error.retry_after:
+                self.resume = max(self.resume, now + error.retry_after)
+            if now > self.shrunk + 1:  # one burst of them counts once
+                self.shrunk, self.now = now, max(1.0, min(self.now, self.flying) // 2)
+        elif error.failure in _DOWN:
+            self.failures, self.bench_for, self.benched = self.failures + 1, bench_for, now + bench_for
+        else:
+            self.failures = 0  # it is there, and said no
+
+
+_gates: dict[tuple[object, ...], Gate] = {}
+_lock = threading.Lock()
+
+
+def gate_of(arm: Arm) -> Gate:
+    """The gate of an arm's model and key; trio's clocks cannot be compared, so there each run has its own."""
+    domain: Callable[[], object] = anyio.lowlevel.current_token
+    clock = None if sniffio.current_async_library() == "asyncio" else domain()
+    key = (clock, arm.endpoint.name, arm.endpoint.tenant, arm.model)
+    with _lock:
+        gate = _gates.get(key) or _gates.setdefault(key, Gate())
+        gate.configure(arm)
+    return gate
