@@ -19,12 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from playcall import portfolio
 from playcall.evals import comparison as comparing
 from playcall.evals import show as shown
+from playcall.evals.ledger_cli import ledger_app
 from playcall.evals.page import report as page
 from playcall.evals.table import Options, read_table, read_tables
 from playcall.portfolio import Folding
 from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
+app.add_typer(ledger_app, name="ledger")
 Tables = dict[str, Recording]
 
 PolicyFile = Annotated[Path, typer.Argument(help="A policy that `playcall fit` wrote, or a strategy file.")]
@@ -55,12 +57,16 @@ def read(
     verifier: Annotated[
         str | None, typer.Option(help="A column to check answers by; `score` stands for a perfect checker.")
     ] = None,
+    samples: Annotated[
+        Literal["apart", "together"],
+        typer.Option(help="together: price draws of an arm side by side as one request, which pays its prompt once."),
+    ] = "apart",
 ) -> Tables:
     """The tables of a file by the value of `by`, or one under the empty name."""
     if bad := [option for option in [*(columns or []), *(where or [])] if "=" not in option]:
         raise Misuse(f"{bad[0]!r}: write name=value.")
     pairs = dict(option.split("=", 1) for option in columns or [])
-    options = Options(columns=pairs, canonical=canonical, missing=missing, verifier=verifier)
+    options = Options(columns=pairs, canonical=canonical, missing=missing, verifier=verifier, samples=samples)
     if by is None:
         return {"": read_table(file, where=where or [], **options)}
     return read_tables(file, by=by, where=where or [], **options)

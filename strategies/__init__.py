@@ -6,14 +6,24 @@
 'one after another, ask haiku, mini and opus, until 2 answers agree; keep the answer with most votes.'
 """
 
+from playcall.strategies.agent import Agent, Models
 from playcall.strategies.algebra import Ask, Gather, Keep, OrElse, Strategy, Then, Within
+from playcall.strategies.arm import Arm
 from playcall.strategies.bounds import Bounds, Limits
+from playcall.strategies.budget import Budget
+from playcall.strategies.cache import Cache
+from playcall.strategies.call import Answer, Call, CallFailed, Endpoint, Failure, Usage
+from playcall.strategies.calling import drain
 from playcall.strategies.codec import decode, dump, encode, load, register
+from playcall.strategies.dispatch import Dispatch
 from playcall.strategies.engine import Engine, arms_of, interpret, walk
 from playcall.strategies.errors import Misuse, NotRecorded, PlaycallError
 from playcall.strategies.explain import Explain
-from playcall.strategies.live import Attempt, Live, Provider, Result
+from playcall.strategies.ledger import Ledger
+from playcall.strategies.live import Attempt, Live, NoAnswer, Provider, Result
+from playcall.strategies.openai import OpenAICompatible
 from playcall.strategies.panel import FOREVER, Panel
+from playcall.strategies.prices import Price
 from playcall.strategies.recipes import (
     best_of,
     cascade,
@@ -42,15 +52,19 @@ from playcall.strategies.rules import (
     Vote,
     Weight,
 )
+from playcall.strategies.runner import Runner, StreamCut
 from playcall.strategies.scripted import Scripted, on_virtual_clock
+from playcall.strategies.vendors import LiteLLM
 
 # fmt: off
 __all__ = [
-    "FOREVER", "NANO", "Agree", "Ask", "AtLeast", "Attempt", "Belief", "Best", "Bounds", "Confident", "Draws",
-    "Engine", "Explain", "First", "Gather", "Keep", "Limits", "Live", "Misuse", "Never", "NotRecorded", "OrElse",
-    "Outcomes", "Panel", "PlaycallError", "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "Rule",
-    "Scripted", "Stop", "Strategy", "Template", "Then", "Vote", "Weight", "Within", "arms_of", "best_of", "cascade",
-    "confident_vote", "decode", "dump", "encode", "fallback", "hedge", "hierarchy", "interpret", "load",
-    "on_virtual_clock", "outcomes", "race", "register", "self_consistency", "vote", "walk",
+    "FOREVER", "NANO", "Agent", "Agree", "Answer", "Arm", "Ask", "AtLeast", "Attempt", "Belief", "Best", "Bounds",
+    "Budget", "Cache", "Call", "CallFailed", "Confident", "Dispatch", "Draws", "Endpoint", "Engine", "Explain",
+    "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "Misuse", "Models", "Never",
+    "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel", "PlaycallError", "Price",
+    "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "Rule", "Runner", "Scripted", "Stop",
+    "Strategy", "StreamCut", "Template", "Then", "Usage", "Vote", "Weight", "Within", "arms_of", "best_of",
+    "cascade", "confident_vote", "decode", "drain", "dump", "encode", "fallback", "hedge", "hierarchy", "interpret",
+    "load", "on_virtual_clock", "outcomes", "race", "register", "self_consistency", "vote", "walk",
 ]
 # fmt: on

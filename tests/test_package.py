@@ -174,3 +174,16 @@ def test_no_source_runs_code_from_data(path: Path) -> None:
 )
 def test_planted_code_from_data_is_caught(source: str) -> None:
     assert len(code_faults(source)) == 1
+
+
+def test_every_request_of_users_that_concerns_live_runs_has_a_test() -> None:
+    """Tests carry the numbers of the requests that they hold: PEERS 12."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    found = {
+        int(n)
+        for text in texts
+        for numbers in re.findall(r"PEERS ([\d, ]+)", text)
+        for n in numbers.split(",")
+        if n.strip()
+    }
+    assert {*range(1, 28), *range(30, 41), *range(43, 49)} - found == set()
