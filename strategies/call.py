@@ -24,6 +24,7 @@ class Failure(StrEnum):
     AUTH = "auth"
     NOT_FOUND = "not_found"
     REQUEST = "bad_request"
+    QUOTA = "quota"  # the provider's account is out of money
     RAISED = "raised"  # a user's function raised
     BUDGET = "budget"  # from here on nothing was sent
     BENCHED = "benched"  # too many failures of late

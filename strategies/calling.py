@@ -16,7 +16,15 @@ from playcall.strategies.prices import Price, estimate_tokens
 
 End = Callable[[CallFailed | None], None]
 
-_UNBILLED = {Failure.RATE, Failure.SERVER, Failure.CONNECTION, Failure.AUTH, Failure.NOT_FOUND, Failure.REQUEST}
+_UNBILLED = {
+    Failure.RATE,
+    Failure.SERVER,
+    Failure.CONNECTION,
+    Failure.AUTH,
+    Failure.NOT_FOUND,
+    Failure.REQUEST,
+    Failure.QUOTA,
+}
 
 
 async def called(endpoint: Endpoint, call: Call, end: End) -> Answer:

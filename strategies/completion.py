@@ -29,6 +29,7 @@ CONFIDENCES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 _STATUS = {
     401: Failure.AUTH,
+    402: Failure.QUOTA,
     403: Failure.AUTH,
     404: Failure.NOT_FOUND,
     408: Failure.TIMEOUT,
@@ -51,7 +52,7 @@ def failure_of(status: int, *codes: object) -> Failure:
     """What an HTTP status means, with the codes or types that the error's body gives."""
     named = {code for code in codes if isinstance(code, str)}
     if named & _SPENT:
-        return Failure.REQUEST
+        return Failure.QUOTA
     if named & _FILTERED and status < 500:
         return Failure.REFUSED
     return _STATUS.get(status, Failure.SERVER if status >= 500 else Failure.REQUEST)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # with their databases
     from playcall.strategies.cache import Cache
     from playcall.strategies.ledger import Ledger
 
-_FINAL = {Failure.AUTH, Failure.NOT_FOUND, Failure.REQUEST}  # the same request fails in the same way
+_FINAL = {Failure.AUTH, Failure.NOT_FOUND, Failure.REQUEST, Failure.QUOTA}  # the same request fails in the same way
 
 Unpriced = Literal["error", "free", "refuse"]
 
@@ -95,7 +95,7 @@ class Dispatch:
         except CallFailed as failed:
             return Reply("", failed=True, price=attempt.price, latency=_us(began), error=str(failed))
         latency = _us(began)
-        for last in attempt.calls[-1:]:  # none where it shared another's
+        if (last := attempt.last) is not None:  # None where it shared another's
             if arm.clock == "provider" and last.served_ms:
                 latency = max(1, round(last.served_ms * 1e3))
             if last.original is not None:
@@ -138,7 +138,9 @@ class Dispatch:
         async def make() -> tuple[Answer, Call]:
             nonlocal made
             made = True
-            return await self._tries(attempt, arm, request), attempt.calls[-1]
+            answer = await self._tries(attempt, arm, request)
+            assert attempt.last is not None
+            return answer, replace(attempt.last, price=attempt.price)
 
         kept = await cache.fetch(key, make)
         if not made:
@@ -166,8 +168,8 @@ class Dispatch:
             try:
                 return await self._tries(attempt, arm, {**request, "n": len(shares)} if len(shares) > 1 else request)
             finally:
-                if len(shares) > 1 and attempt.calls:
-                    deal(attempt.calls[-1], shares[1:])
+                if len(shares) > 1 and attempt.last is not None:
+                    deal(attempt.last, shares[1:])
         finally:
             for share in shares:
                 share.dealt.set()
@@ -227,6 +229,7 @@ class Dispatch:
         if listener is not None and attempt.node in listener.nodes:
             call.listen = partial(listener.piece, attempt)
         attempt.calls.append(call)
+        attempt.last = call
         return call
 
     async def _try(self, attempt: Attempt, arm: Arm, request: dict[str, Any]) -> Answer:
@@ -331,8 +334,8 @@ def deal(call: Call, shares: Sequence[Share]) -> None:
 
 
 def _tell(attempt: Attempt, error: CallFailed) -> None:
-    call = attempt.calls[-1]
-    if attempt.run.listener is not None and call.listen is not None and call.heard:
+    call = attempt.last
+    if attempt.run.listener is not None and call is not None and call.listen is not None and call.heard:
         attempt.run.listener.broken(attempt, error)
 
 

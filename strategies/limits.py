@@ -98,12 +98,18 @@ class Gate:
             raise
 
     async def _pace(self, tokens: int) -> None:
-        now = anyio.current_time()
+        now, takes = anyio.current_time(), [(r, n) for r, n in ((self.requests, 1), (self.tokens, tokens)) if r]
         with self._lock:
-            waits = [self.requests.take(1, now) if self.requests else 0.0]
-            waits += [self.tokens.take(tokens, now) if self.tokens else 0.0, self.resume - now]
-        if max(waits) > 0:
-            await anyio.sleep(max(waits))
+            wait = max([rate.take(n, now) for rate, n in takes], default=0.0)
+        try:
+            await anyio.sleep(wait)
+            while (quiet := self.resume - anyio.current_time()) > 0:
+                await anyio.sleep(quiet)
+        except BaseException:
+            with self._lock:
+                for rate, n in takes:
+                    rate.left += n
+            raise
 
     def leave(self, tokens: int = 0) -> None:
         """A call has ended; `tokens` is what it took beyond what was said."""

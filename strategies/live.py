@@ -62,7 +62,8 @@ class Attempt:
     node: str = ""  # its place in the strategy: "keep.gather.0.ask"
     role: str = ""  # of an agent's own call
     deadline: float = inf  # anyio.current_time() at which it is cut off
-    calls: list[Call] = field(default_factory=list)  # one for each try
+    calls: list[Call] = field(default_factory=list)  # one for each try, and those of an agent
+    last: Call | None = None  # of its own tries
 
     @property
     def exact(self) -> bool:

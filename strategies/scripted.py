@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
 import anyio
 
+from playcall.strategies.call import Answer, Call, CallFailed, Failure
 from playcall.strategies.errors import Misuse
 from playcall.strategies.live import Attempt
 from playcall.strategies.recording import Recording, Reply
@@ -26,7 +27,7 @@ class Scripted:
     def _row(self) -> dict[str, int]:
         return {item: row for row, item in enumerate(self.recording.items)}
 
-    def reply(self, attempt: Attempt) -> Reply:
+    def reply(self, attempt: Attempt | Call) -> Reply:
         """What the recording holds for this call."""
         if attempt.prompt is not None:
             return self.recording.cassette(attempt.arm, attempt.prompt)
@@ -48,6 +49,36 @@ class Scripted:
         attempt.price = reply.price
         await anyio.sleep(reply.latency / 1e6)
         return reply
+
+
+@dataclass(frozen=True)
+class Played:
+    """An Endpoint that answers as one arm of a recording: a task is an item's id. Its arm's price is "reported"."""
+
+    recording: Recording
+    arm: str  # in the recording
+
+    @cached_property
+    def _scripted(self) -> Scripted:
+        return Scripted(self.recording)
+
+    @property
+    def name(self) -> str:
+        """The recording's."""
+        return self.recording.name
+
+    @property
+    def tenant(self) -> str:
+        """There are no keys."""
+        return ""
+
+    async def __call__(self, call: Call) -> Answer:
+        reply = self._scripted.reply(replace(call, arm=self.arm))
+        call.reported = reply.price
+        await anyio.sleep(reply.latency / 1e6)
+        if reply.failed:
+            raise CallFailed(Failure.EMPTY, "recorded as failed")
+        return Answer(reply.key, reply.output, reply.score)
 
 
 def on_virtual_clock(main: Callable[[], Awaitable[T]]) -> T:

@@ -9,6 +9,7 @@ from playcall.strategies import Ask, Misuse, Vote
 from playcall.strategies.agent import Agent, Models
 from playcall.strategies.arm import Arm
 from playcall.strategies.budget import Budget
+from playcall.strategies.cache import Cache
 from playcall.strategies.call import Answer
 from playcall.strategies.runner import Runner
 
@@ -134,3 +135,19 @@ def test_outside_playcall_models_are_names_only() -> None:
     assert dict(models) == {"solver": "mini"}
     with pytest.raises(Misuse, match="outside playcall"):
         anyio.run(models.ask, "solver", "q")
+
+
+def test_a_cached_agent_tells_what_it_cost_with_all_its_calls() -> None:
+    async def agent(task: str, models: Models) -> list[str]:
+        return [str(await models.ask("solver", task)) for _ in range(2)]
+
+    arms = {"agent": Arm(Agent(agent, {"solver": "mini"}), "agent", price="calls"), "mini": arm(Fake(seconds=0))}
+    runner = Runner(Ask("agent"), arms, cache=Cache())
+    fresh, again = runner.run_sync("q"), runner.run_sync("q")
+    assert (fresh.cost, again.cost, again.output) == (2 * CENT, 0, ["yes", "yes"])
+    assert again.attempts[0].calls[0].saved == 2 * CENT
+
+
+@pytest.mark.parametrize("output", [0, False, [], {}])
+def test_an_output_may_be_falsy(output: object) -> None:
+    assert run(lambda task, models: output).output == output

@@ -39,7 +39,7 @@ FAULTS = {  # what the server does -> what the call's failures may be; fault:1 i
     "409:1": {"server"},
     "429": {"rate_limited"},
     "429:1": {"rate_limited"},
-    "quota": {"bad_request"},
+    "quota": {"quota"},
     "500": {"server"},
     "500:1": {"server"},
     "503:1": {"server"},

@@ -100,7 +100,7 @@ FAILS = {
     "403": "auth",
     "404": "not_found",
     "429": "rate_limited",
-    "quota": "bad_request",
+    "quota": "quota",
     "500": "server",
     "garbage": "garbage",
     "html": "garbage",

@@ -122,7 +122,7 @@ def test_a_listener_hears_an_answer_that_the_server_would_not_stream(server: Ser
         ("x+408", Failure.TIMEOUT, False),
         ("x+409", Failure.SERVER, False),
         ("x+429", Failure.RATE, False),
-        ("x+quota", Failure.REQUEST, False),
+        ("x+quota", Failure.QUOTA, False),
         ("x+500", Failure.SERVER, False),
         ("x+503", Failure.SERVER, False),
     ],
@@ -416,9 +416,10 @@ def test_every_servers_way_to_say_an_error_is_read(body: bytes, detail: str) -> 
 
 
 def test_codes_decide_where_the_status_does_not() -> None:
-    assert failure_of(429, "insufficient_quota") is Failure.REQUEST
+    assert failure_of(429, "insufficient_quota") is Failure.QUOTA
     assert failure_of(400, "content_filter") is Failure.REFUSED
-    assert failure_of(402) is failure_of(302) is Failure.REQUEST
+    assert failure_of(402) is Failure.QUOTA
+    assert failure_of(302) is Failure.REQUEST
     assert failure_of(529) is Failure.SERVER
 
 

@@ -62,7 +62,7 @@ def test_an_answer_comes_with_its_tokens_and_its_score(stream: bool, server: Ser
         ("x+404", Failure.NOT_FOUND),
         ("x+400", Failure.REQUEST),
         ("x+429", Failure.RATE),
-        ("x+quota", Failure.REQUEST),
+        ("x+quota", Failure.QUOTA),
         ("x+500", Failure.SERVER),
         ("x+length", Failure.TRUNCATED),
         ("x+filter", Failure.REFUSED),

@@ -1,0 +1,117 @@
+"""`playcall record`: make the table that `fit` and `compare` read."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from playcall.evals import show as shown
+from playcall.evals.recorder import Options, Recorder, Unpriced
+from playcall.evals.scorers import NAMES
+from playcall.evals.table import read_table
+from playcall.evals.tasks import read_tasks
+from playcall.strategies import NANO
+from playcall.strategies.config import read_arms
+from playcall.strategies.errors import only as only_error
+from playcall.strategies.ledger import Ledger
+
+
+def record(
+    tasks: Annotated[Path, typer.Argument(help="A line a task: id, task (or messages, ...), reference, any columns.")],
+    arms: Annotated[Path, typer.Option(help="The arms to ask: .yaml, .json or .toml.")],
+    scorer: Annotated[str, typer.Option(help=f"{NAMES}.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="How often each arm is asked each task.")] = 1,
+    budget: Annotated[
+        float | None, typer.Option(help="USD that all of it may cost, judge and earlier runs too.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The table: .parquet, .csv or .jsonl; its journal is beside it.")
+    ] = Path("table.parquet"),
+    concurrency: Annotated[int, typer.Option(min=1, help="Calls at a time.")] = 64,
+    only: Annotated[list[str] | None, typer.Option(help="Record this arm; repeatable. Else all but a judge.")] = None,
+    canonical: Annotated[str, typer.Option(help="Which answers a judge takes for the same: see `compare`.")] = "exact",
+    unpriced: Annotated[Unpriced, typer.Option(help="An arm of unknown price: error, free, or left out.")] = "error",
+    prices: Annotated[Path | None, typer.Option(help="Your prices: a file of name: {input, output}.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(envvar="PLAYCALL_LEDGER", help="A file or URL to enter every call in.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Sent to arms with each call, plus the number of its draw.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever was recorded before.")] = False,
+) -> None:
+    """Ask every arm every task, and score the answers. Start it again to go on: nothing is paid twice."""
+    judge = scorer.partition(":")[2] if scorer.startswith("judge:") else ""
+    wanted = [*only, *([judge] if judge else [])] if only else None
+    given, read = read_tasks(tasks), read_arms(arms, only=wanted, prices=prices, tables=read_table)
+    with Ledger(ledger) if ledger else nullcontext() as entered:
+        options = Options(n=n, budget=budget, concurrency=concurrency, canonical=canonical, unpriced=unpriced)
+        more = Options(seed=seed, only=only or (), fresh=fresh, ledger=entered)
+        recorder = Recorder(given, read, scorer, output, {**options, **more})
+        with _bar(recorder):
+            interrupted = anyio.run(_interruptible, recorder)
+    _told(recorder, interrupted)
+    if interrupted or not recorder.complete:
+        raise typer.Exit(130 if interrupted else 2)
+
+
+async def _interruptible(recorder: Recorder) -> bool:
+    """Run it; whether a signal ended it."""
+    caught = False
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        nonlocal caught
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                caught = True
+                scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch, group.cancel_scope)
+            await recorder.run()
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as error:
+        raise only_error(error) from None
+    return caught
+
+
+@contextmanager
+def _bar(recorder: Recorder) -> Iterator[None]:
+    """How far it is, on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shown.errors, transient=True) as bar:
+        task = bar.add_task("", total=recorder.total)
+
+        def tell() -> None:
+            said = f"{recorder.failing:,} failed, ${recorder.spent / NANO:.4f}"
+            bar.update(task, description=said, completed=recorder.done, total=recorder.total)
+
+        recorder.tell = tell
+        yield
+
+
+def _told(recorder: Recorder, interrupted: bool) -> None:
+    """What is there, what is not, and how to go on."""
+    say = shown.errors.print
+    say(
+        f"{recorder.done:,} of {recorder.total:,} calls are safe in {recorder.journal_path}, {recorder.made:,} of this "
+        f"run; ${recorder.spent / NANO:.6f} spent in all.",
+        markup=False,
+        soft_wrap=True,
+    )
+    for line in recorder.remarks():
+        say(line, markup=False, soft_wrap=True)
+    if recorder.written and not interrupted:
+        part = "" if recorder.written == len(recorder.tasks) else f" of {len(recorder.tasks):,}"
+        say(f"Written to {recorder.output}: {recorder.written:,}{part} tasks.", markup=False, soft_wrap=True)
+    if interrupted or not recorder.complete:
+        command = [a for a in sys.argv[1:] if a != "--fresh"]
+        say(f"Go on by: playcall {shlex.join(command)}", markup=False, soft_wrap=True)
