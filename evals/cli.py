@@ -22,6 +22,7 @@ from playcall.evals import show as shown
 from playcall.evals.ledger_cli import ledger_app
 from playcall.evals.page import report as page
 from playcall.evals.record_cli import record
+from playcall.evals.run_cli import run
 from playcall.evals.table import Options, read_table, read_tables
 from playcall.portfolio import Folding
 from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
@@ -29,6 +30,7 @@ from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
 app.add_typer(ledger_app, name="ledger")
 app.command()(record)
+app.command()(run)
 Tables = dict[str, Recording]
 
 PolicyFile = Annotated[Path, typer.Argument(help="A policy that `playcall fit` wrote, or a strategy file.")]

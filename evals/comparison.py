@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, search, standard
-from playcall.portfolio.policy import read_json
+from playcall.portfolio.files import read_json
 from playcall.strategies import Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
 from playcall.strategies.panel import Floats
 

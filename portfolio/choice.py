@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from playcall.portfolio.search import Swept, best_arm
+from playcall.portfolio.sweep import Swept, best_arm
 from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
 from playcall.strategies.panel import Floats
 

@@ -9,7 +9,7 @@ import numpy as np
 from playcall import strategies as st
 from playcall.portfolio.choice import Target, choose
 from playcall.portfolio.nested import Chooser
-from playcall.portfolio.search import Swept, best_arm
+from playcall.portfolio.sweep import Swept, best_arm
 from playcall.strategies import NANO, Ask, Recording, Strategy
 
 _EQUAL = 0.002  # quality that nobody would miss

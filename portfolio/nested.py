@@ -10,7 +10,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from playcall.calibration import mean_interval
-from playcall.portfolio.search import Swept, search
+from playcall.portfolio.sweep import Swept, search
 from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
 from playcall.strategies.panel import Floats, Ints
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from playcall.portfolio.choice import Choice, Target, choose
+from playcall.portfolio.files import read_json, write_whole
 from playcall.portfolio.nested import Figures, Folding, cross_fit
-from playcall.portfolio.search import best_arm, priced, search
-from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump, load
+from playcall.portfolio.sweep import best_arm, priced, search
+from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
+from playcall.strategies.codec import load
 
 
 class Infeasible(PlaycallError):
@@ -41,7 +42,8 @@ class Expected(Figures):
 
 @dataclass(frozen=True)
 class Policy:
-    """A strategy and its evidence. `prices` are mean USD a call of each arm it uses."""
+    """A strategy and its evidence. `prices` are mean USD a call of each arm it uses; `canonical` is when answers were
+    equal."""
 
     strategy: Strategy
     figures: Expected
@@ -49,13 +51,19 @@ class Policy:
     prices: Mapping[str, float | None]
     data: Mapping[str, str]  # the table's name and its fingerprint
     notes: tuple[str, ...] = ()
+    canonical: str = "exact"
 
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all."""
         document = {**dump(self.strategy), "kind": "policy", "made_by": f"playcall {version('playcall')}"}
         for name in ("figures", "target"):
             document[name] = asdict(getattr(self, name))
-        document |= {"prices": dict(self.prices), "data": dict(self.data), "notes": list(self.notes)}
+        document |= {
+            "canonical": self.canonical,
+            "prices": dict(self.prices),
+            "data": dict(self.data),
+            "notes": list(self.notes),
+        }
         write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
 
     @classmethod
@@ -72,36 +80,10 @@ class Policy:
                 TypeAdapter(dict[str, float | None]).validate_python(document.get("prices", {})),
                 TypeAdapter(dict[str, str]).validate_python(document.get("data", {})),
                 tuple(TypeAdapter(list[str]).validate_python(document.get("notes", []))),
+                TypeAdapter(str).validate_python(document.get("canonical", "exact")),
             )
         except (ValidationError, Misuse) as error:
             raise Misuse(f"{path} is not a policy that this playcall can read: {error}") from error
-
-
-def read_json(path: str | Path) -> dict[str, Any]:
-    """A JSON object from a file."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Misuse(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise Misuse(f"{path} holds no JSON object; `playcall fit` writes one.")
-    return document
-
-
-def write_whole(path: str | Path, text: str) -> None:
-    """Write a file beside its place and move it there, so that nobody ever sees half of it."""
-    path, beside = Path(path), None
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
-            beside = Path(file.name)
-            file.write(text)
-        beside.chmod(0o644)
-        beside.replace(path)
-    except OSError as error:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
-        say = "Name a folder that exists, may be written to and has room"
-        raise PlaycallError(f"{path} cannot be written: {error.strerror}. {say}.") from error
 
 
 def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Folding]) -> Policy:
@@ -135,7 +117,7 @@ def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Fo
     )
     used = {a: prices[a] for a in arms_of(choice.strategy)}
     data = {"table": recording.name, "fingerprint": fingerprint(recording)}
-    return Policy(choice.strategy, expected, target, used, data, recording.notes)
+    return Policy(choice.strategy, expected, target, used, data, recording.notes, recording.canonical)
 
 
 def fingerprint(recording: Recording) -> str:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
 from playcall.strategies.errors import Misuse
+from playcall.strategies.feed import in_thread
 from playcall.strategies.recording import NANO
 
 
@@ -90,7 +90,7 @@ class Agent:
                 ):
                     made = await self.function(told, models)
                 else:
-                    made = await anyio.to_thread.run_sync(self.function, told, models, abandon_on_cancel=True)
+                    made = await in_thread(lambda: self.function(told, models))
                     made = await made if inspect.isawaitable(made) else made
         except TimeoutError as error:
             raise CallFailed(Failure.TIMEOUT, f"the agent took over {call.timeout:g} s") from error

@@ -235,6 +235,7 @@ def read_completion(call: Call, body: object) -> Answer:
         call.finish = choice.get("finish_reason") or call.finish
         message = choice["message"]
         text, score = _content(message), _score(call, choice)
+        call.heard = call.heard or text
         if message.get("refusal") or call.finish == "content_filter":
             raise CallFailed(Failure.REFUSED, str(message.get("refusal") or call.finish))
         if call.finish == "length":

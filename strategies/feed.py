@@ -11,8 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
+import anyio.to_thread
 import sniffio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.lowlevel import RunVar
 
 from playcall.strategies.errors import Misuse, only
 
@@ -89,6 +91,20 @@ class Feed(Generic[T]):
         async with self:
             async for item in self:
                 yield item
+
+
+MOST_THREADS = 512
+"""Calls of functions that are not async, at a time: anyio's own limit is 40, which agents that wait would use up."""
+
+_threads: RunVar[anyio.CapacityLimiter | None] = RunVar("playcall threads")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run in a thread, which is left to itself if this is cancelled."""
+    limiter = _threads.get(None)
+    if limiter is None:
+        _threads.set(limiter := anyio.CapacityLimiter(MOST_THREADS))
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
 
 _lock = threading.Lock()

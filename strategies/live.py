@@ -158,6 +158,15 @@ class _Task:
         return self.codes.setdefault(reply.key, len(self.codes))
 
 
+def _reply(panel: Panel, column: int, task: _Task) -> Reply | None:
+    """The reply of a column: of calls of one arm at one moment, which only prompts can be, any with its answer."""
+    for a in task.attempts:
+        is_it = (a.arm, a.draw, a.issued) == (panel.arm[column], panel.draw[column], panel.issued[0, column])
+        if is_it and a.reply and task.codes.get(a.reply.key) == panel.answer[0, column]:
+            return a.reply
+    return None
+
+
 Part = Callable[[_Task, int], Awaitable[Panel]]
 """(one run, its deadline in microseconds) -> one-row Panel."""
 
@@ -190,11 +199,10 @@ class Live:
             context.run.cancels = cancels
             panel = await play(context, int(FOREVER))
             best = int(panel.output[0])
-            call = (panel.arm[best], panel.draw[best], panel.issued[0, best]) if best >= 0 else (None, 0, 0)
-            reply = next((a.reply for a in context.attempts if (a.arm, a.draw, a.issued) == call), None)
+            reply = _reply(panel, best, context) if best >= 0 else None
             return Result(
                 output=reply and (reply.key if reply.output is None else reply.output),
-                arm=call[0],
+                arm=panel.arm[best] if best >= 0 else None,
                 cost=sum(a.price for a in context.attempts),
                 latency=int(panel.end[0]),
                 panel=panel,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -123,7 +123,12 @@ class Runner:
                 yield item
 
     def stream(
-        self, task: object, *, deadline: float | None = None, on_restart: Callable[[], None] | None = None
+        self,
+        task: object,
+        *,
+        deadline: float | None = None,
+        on_restart: Callable[[], None] | None = None,
+        watch: Watch | None = None,
     ) -> Streamed:
         """The answer piece by piece, where nothing has to look at all of it first; else in one piece at the end.
 
@@ -131,7 +136,8 @@ class Runner:
         strategy's own retries and fallbacks instead: it is called when what was heard so far no longer counts.
         Raises NoAnswer where no answer came.
         """
-        return Streamed(self, self._within(deadline), task, on_restart)
+        strategy = self._within(deadline)
+        return Streamed(strategy, partial(self._run, self._live(strategy, watch), task), on_restart)
 
     def worst(self, task: object) -> Worst:
         """The most calls, dollars and seconds that a task can take, known before it runs; a budget may be tighter.
@@ -193,11 +199,13 @@ class StreamCut(PlaycallError):
 class Streamed(Feed[str]):
     """The pieces of an answer; `result` is there once they have all come."""
 
-    def __init__(self, runner: Runner, strategy: Strategy, task: object, on_restart: Callable[[], None] | None) -> None:
+    def __init__(
+        self, strategy: Strategy, run: Callable[[Run], Awaitable[Result]], on_restart: Callable[[], None] | None
+    ) -> None:
         super().__init__(self._said, room=inf)
         self.result: Result | None = None
         self.nodes = unchecked(strategy)
-        self._runner, self._play, self._task, self._on_restart = runner, runner._live(strategy), task, on_restart
+        self._run, self._on_restart = run, on_restart
 
     def piece(self, attempt: Attempt, text: str) -> None:
         """Pass it on."""
@@ -213,7 +221,7 @@ class Streamed(Feed[str]):
 
     async def _said(self, send: Send[str]) -> None:
         self.heard = False
-        self.result = await self._runner._run(self._play, self._task, Run(listener=self))
+        self.result = await self._run(Run(listener=self))
         if not self.result.answered:
             raise NoAnswer(self.result)
         if not self.heard:
