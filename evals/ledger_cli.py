@@ -65,9 +65,10 @@ def _sum(nano: int, rows: list[SummaryRow]) -> str:
 
 def _show(rows: list[SummaryRow], by: str) -> None:
     table = Table()
-    table.add_column(by, overflow="fold")
+    longest = max([len(r.name) for r in rows], default=0)
+    table.add_column(by, overflow="ellipsis", no_wrap=True, min_width=max(6, min(24, longest)))
     money = ("answers\nUSD", "failed\nUSD", "cancelled\nUSD", "cache saved\nUSD", "share, %")
-    for name in ("calls", *money, "tokens in", "tokens out", "mean s", "p50 s", "p95 s", "p99 s"):
+    for name in ("calls", *money, "tokens\nin", "tokens\nout", "mean s", "p50 s", "p95 s", "p99 s"):
         table.add_column(Text(name), justify="right", no_wrap=True)
     for r in rows:
         mark = ">" * r.at_least + "~" * r.about

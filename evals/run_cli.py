@@ -175,7 +175,8 @@ def _certain(result: Result) -> str:
 def _line(result: Result) -> str:
     certain = _certain(result)
     cost = f"{'' if certain == 'exact' else certain + ' '}${result.cost_usd:.6g}"
-    spent = f"{cost}, {result.seconds:.3g} s, {sum(len(a.calls) for a in result.attempts)} calls"
+    made = sum(len(a.calls) for a in result.attempts)
+    spent = f"{cost}, {result.seconds:.3g} s, {made} call{'s' * (made != 1)}"
     if result.answered:
         return f"{result.arm}: {spent}; {result.why}."
     return f"playcall: {NoAnswer(result)} It took {spent}; {result.why}."
