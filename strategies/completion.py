@@ -11,10 +11,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import anyio
-
 from playcall.strategies.call import Answer, Call, CallFailed, Failure, Usage
 from playcall.strategies.recording import NANO
+from playcall.strategies.signal import moment
 
 LONGEST = 300  # characters of an error's detail
 DONE = b"[DONE]"
@@ -360,7 +359,7 @@ class Pieces:
         if aloud or silent:
             call.heard += aloud + silent
             if call.first_token is None:
-                call.first_token = anyio.current_time()
+                call.first_token = moment()
         if aloud and call.listen:
             call.listen(aloud)
 

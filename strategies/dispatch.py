@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import anyio
 
-from playcall.strategies.agent import Asking
 from playcall.strategies.arm import Arm
-from playcall.strategies.budget import Budget
+from playcall.strategies.budget import Budget, Hold
 from playcall.strategies.call import Answer, Call, CallFailed, Failure, Usage
 from playcall.strategies.calling import bill, called, drained, said, tokens_of
 from playcall.strategies.canonical import canonicaliser
 from playcall.strategies.completion import read_completion
 from playcall.strategies.errors import Misuse
-from playcall.strategies.limits import BENCH_AFTER, BENCH_FOR, gate_of
+from playcall.strategies.limits import BENCH_AFTER, BENCH_FOR, Gate, gate_of
 from playcall.strategies.live import Attempt
 from playcall.strategies.prices import Price, most_tokens
 from playcall.strategies.recording import Reply
 from playcall.strategies.requests import request_of
-from playcall.strategies.signal import Signal
+from playcall.strategies.signal import Signal, moment
 
 if TYPE_CHECKING:  # with their databases
     from playcall.strategies.cache import Cache
@@ -88,7 +87,7 @@ class Dispatch:
             self.check((attempt.arm,))
         arm = self.arms[attempt.arm]
         request = request_of(attempt.task, attempt.prompt, arm.model, arm.params)
-        began = anyio.current_time()
+        began = moment()
         try:
             answer = await self._answer(attempt, arm, request)
             key = self._key(answer)
@@ -131,7 +130,7 @@ class Dispatch:
     async def _cached(self, attempt: Attempt, arm: Arm, request: dict[str, Any], cache: Cache) -> Answer:
         from playcall.strategies.cache import key_of
 
-        began, made, at = anyio.current_time(), False, arm.endpoint
+        began, made, at = moment(), False, arm.endpoint
         also = {"confidence": arm.confidence, "headers": dict(arm.headers)}
         key = key_of(endpoint=at.name, tenant=at.tenant, request=request, draw=attempt.draw, **also)
 
@@ -146,7 +145,7 @@ class Dispatch:
         if not made:
             call = self._call(attempt, arm, request)
             call.cached, call.saved, call.original, call.source = True, kept.price, kept.seconds, "cache"
-            call.usage, call.finish, call.seconds = kept.usage, kept.finish, anyio.current_time() - began
+            call.usage, call.finish, call.seconds = kept.usage, kept.finish, moment() - began
             self._enter(call, arm)
         return kept.answer
 
@@ -196,7 +195,7 @@ class Dispatch:
             return backoff(state) if asked is None else asked
 
         def enough(state: tenacity.RetryCallState) -> bool:
-            ready = anyio.current_time() + state.upcoming_sleep + (gate.fastest if gate.fastest < inf else 0)
+            ready = moment() + state.upcoming_sleep + (gate.fastest if gate.fastest < inf else 0)
             return state.attempt_number >= arm.tries or ready >= attempt.deadline
 
         async def one() -> Answer:
@@ -223,7 +222,6 @@ class Dispatch:
         call.number = len(attempt.calls) + 1
         call.role = attempt.role or ("answer" if attempt.prompt is None else "reader")
         call.timeout, call.confidence, call.began = arm.timeout, arm.confidence, time.time()
-        call.agent = self._asking(attempt)
         call.stream = attempt.run.cancels if arm.stream is None else arm.stream
         listener = attempt.run.listener
         if listener is not None and attempt.node in listener.nodes:
@@ -235,7 +233,7 @@ class Dispatch:
     async def _try(self, attempt: Attempt, arm: Arm, request: dict[str, Any]) -> Answer:
         """One try on the wire, priced and entered in the ledger however it ends."""
         call = self._call(attempt, arm, request)
-        queued, gate, worst, hold = anyio.current_time(), gate_of(arm), 0, None
+        queued, gate, worst, hold = moment(), gate_of(arm), 0, None
         expected = self._expected(arm, request)
         try:
             if self.unpriced == "refuse" and arm.known_price is None:
@@ -251,44 +249,44 @@ class Dispatch:
             if hold is not None:
                 self.budget.settle(hold, 0)
             raise
-        call.sent = anyio.current_time()
+        call.sent = moment()
         call.waited = call.sent - queued
 
-        def end(error: CallFailed | None) -> None:
-            call.seconds = anyio.current_time() - call.sent
-            call.error, call.detail = said(error)
-            bill(call, arm, error)
-            self.budget.settle(hold, call.price)
-            attempt.price += call.price
-            used = call.usage or Usage()
-            gate.leave(used.input + used.output - expected if expected else 0)
-            if error is not None:
-                gate.failed(error, self.bench_for)
-            elif not call.cancelled:
-                gate.answered(call.seconds)
-            self._enter(call, arm)
-
+        call.agent, end = partial(self._ask, attempt), partial(self._end, attempt, arm, call, gate, hold, expected)
         if arm.losers == "drain":
             return await drained(arm.endpoint, call, end)
         return await called(arm.endpoint, call, end)
 
-    def _asking(self, outer: Attempt) -> Asking:
-        """Makes the calls of an agent as calls of the attempt that runs it."""
+    def _end(
+        self, attempt: Attempt, arm: Arm, call: Call, gate: Gate, hold: Hold, expected: int, error: CallFailed | None
+    ) -> None:
+        call.agent = None  # it leads back to the attempt, and cycles live until the garbage collector comes
+        call.seconds = moment() - call.sent
+        call.error, call.detail = said(error)
+        bill(call, arm, error)
+        self.budget.settle(hold, call.price)
+        attempt.price += call.price
+        used = call.usage or Usage()
+        gate.leave(used.input + used.output - expected if expected else 0)
+        if error is not None:
+            gate.failed(error, self.bench_for)
+        elif not call.cancelled:
+            gate.answered(call.seconds)
+        self._enter(call, arm)
 
-        async def ask(role: str, name: str, task: object, again: int) -> object:
-            if name not in self.arms:
-                self.check((name,))
-            arm = self.arms[name]
-            inner = Attempt(task, name, outer.draw * 1000 + again, None, outer.issued, run=outer.run, role=role)
-            inner.node, inner.deadline = f"{outer.node}.{role}", outer.deadline
-            try:
-                answer = await self._answer(inner, arm, request_of(task, None, arm.model, arm.params))
-            finally:
-                outer.price += inner.price
-                outer.calls += inner.calls
-            return answer.text if answer.output is None else answer.output
-
-        return ask
+    async def _ask(self, outer: Attempt, role: str, name: str, task: object, again: int) -> object:
+        """A call of an agent's, as one of the attempt that runs it."""
+        if name not in self.arms:
+            self.check((name,))
+        arm = self.arms[name]
+        inner = Attempt(task, name, outer.draw * 1000 + again, None, outer.issued, run=outer.run, role=role)
+        inner.node, inner.deadline = f"{outer.node}.{role}", outer.deadline
+        try:
+            answer = await self._answer(inner, arm, request_of(task, None, arm.model, arm.params))
+        finally:
+            outer.price += inner.price
+            outer.calls += inner.calls
+        return answer.text if answer.output is None else answer.output
 
     def _expected(self, arm: Arm, request: dict[str, Any]) -> int:
         """Tokens to reserve of the allowance a minute, 0 where there is none."""
@@ -344,4 +342,4 @@ def _again(attempt: Attempt, request: Mapping[str, Any]) -> str:
 
 
 def _us(began: float) -> int:
-    return max(1, round((anyio.current_time() - began) * 1e6))
+    return max(1, round((moment() - began) * 1e6))

@@ -6,7 +6,6 @@ import atexit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -25,11 +24,15 @@ _NONE = Usage(None, None, None, None)  # type: ignore[arg-type]
 _BEGAN = 9  # place in what `add` takes down
 
 
-class _Mark:
-    """A place in the queue: woken when all before it is committed, or could not be."""
+class _Batch:
+    """What one write takes: set when all that was added before is committed, or could not be."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake, self.error = wake, ""
+    def __init__(self) -> None:
+        self.signal, self.event, self.error = Signal(), threading.Event(), ""
+
+    def check(self) -> None:
+        if self.error:
+            raise PlaycallError(self.error)
 
 
 class Ledger:
@@ -47,7 +50,8 @@ class Ledger:
         after_fork(self._forked)
 
     def _begin(self) -> None:
-        self._queue: deque[Any] = deque()  # rows and marks, as they came
+        self._queue: deque[Any] = deque()  # rows as they came
+        self._batch = _Batch()  # the next one
         self._held: list[Row] = []  # taken from the queue, not yet committed
         self._doubtful = False  # some of them may be committed
         self._busy = False  # _held is not empty, or about to be
@@ -111,29 +115,26 @@ class Ledger:
         """Return when all that was added before is committed; raises PlaycallError where it cannot be."""
         if not self._queue and not self._busy:  # in this order: the writer is busy before it empties the queue
             return
-        signal = Signal()
-        mark = self._ask(signal.set)
-        await signal.wait()
-        if mark.error:
-            raise PlaycallError(mark.error)
+        batch = self._next()
+        await batch.signal.wait()
+        batch.check()
 
     def flush_sync(self) -> None:
         """`flush` for code that is not async."""
         if not self._queue and not self._busy:
             return
-        done = threading.Event()
-        mark = self._ask(done.set)
-        done.wait()
-        if mark.error:
-            raise PlaycallError(mark.error)
+        batch = self._next()
+        batch.event.wait()
+        batch.check()
 
-    def _ask(self, wake: Callable[[], None]) -> _Mark:
-        self._queue.append(mark := _Mark(wake))
-        self._wake.set()
-        self._hurry.set()
+    def _next(self) -> _Batch:
+        batch = self._batch  # the writer takes it before it takes rows, so that all that was added is in it or written
+        if not self._hurry.is_set():
+            self._wake.set()
+            self._hurry.set()
         if self._stop is None:
             self._start()
-        return mark
+        return batch
 
     def close(self) -> None:
         """Flush, stop the writer and let the database go. A later `add` starts anew."""
@@ -179,15 +180,12 @@ class Ledger:
     def _write(self) -> str:
         """Commit all that is there, and wake who waits for it; returns what went wrong."""
         with self._writing:
-            error, marks = "", []
-            self._busy = True
+            error, self._busy = "", True
+            batch, self._batch = self._batch, _Batch()
             while self._queue:
                 item = self._queue.popleft()
-                if isinstance(item, _Mark):
-                    marks.append(item)
-                else:
-                    id = f"{self._prefix}{next(self._count):010x}"
-                    self._held.append((id, *item[:_BEGAN], iso(item[_BEGAN]), *item[_BEGAN + 1 :]))
+                id = f"{self._prefix}{next(self._count):010x}"
+                self._held.append((id, *item[:_BEGAN], iso(item[_BEGAN]), *item[_BEGAN + 1 :]))
             try:
                 while rows := self._held[:MOST_ROWS]:
                     self._commit(rows)
@@ -198,9 +196,9 @@ class Ledger:
                     f"ledger {self.place}: {said(e)}. {len(self._held):,} calls are kept in memory and tried again; "
                     "make room, give it leave to write or bring it back before this process ends."
                 )
-            for mark in marks:
-                mark.error = error
-                mark.wake()
+            batch.error = error
+            batch.event.set()
+            batch.signal.set()
             return error
 
     def _commit(self, rows: list[Row]) -> None:

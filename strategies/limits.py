@@ -13,7 +13,7 @@ import sniffio
 
 from playcall.strategies.arm import Arm
 from playcall.strategies.call import CallFailed, Failure
-from playcall.strategies.signal import Signal
+from playcall.strategies.signal import Signal, moment
 
 _DOWN = {Failure.SERVER, Failure.CONNECTION, Failure.TIMEOUT, Failure.CUT, Failure.GARBAGE, Failure.AUTH}
 BENCH_AFTER, BENCH_FOR = 8, 15.0
@@ -71,7 +71,7 @@ class Gate:
     def check(self, bench_after: int | None) -> None:
         """Raise CallFailed(BENCHED) while the arm is on the bench; the first call after that is let through alone."""
         if bench_after is not None and self.failures >= bench_after:
-            now = anyio.current_time()
+            now = moment()
             if now < self.benched:
                 say = f"{self.failures} failures in a row; tried again in {self.benched - now:.3g} s"
                 raise CallFailed(Failure.BENCHED, say)
@@ -98,12 +98,12 @@ class Gate:
             raise
 
     async def _pace(self, tokens: int) -> None:
-        now, takes = anyio.current_time(), [(r, n) for r, n in ((self.requests, 1), (self.tokens, tokens)) if r]
+        now, takes = moment(), [(r, n) for r, n in ((self.requests, 1), (self.tokens, tokens)) if r]
         with self._lock:
             wait = max([rate.take(n, now) for rate, n in takes], default=0.0)
         try:
             await anyio.sleep(wait)
-            while (quiet := self.resume - anyio.current_time()) > 0:
+            while (quiet := self.resume - moment()) > 0:
                 await anyio.sleep(quiet)
         except BaseException:
             with self._lock:
@@ -133,7 +133,7 @@ class Gate:
 
     def failed(self, error: CallFailed, bench_for: float) -> None:
         """The arm failed; a 429 makes it narrower, other failures in a row bench it."""
-        now = anyio.current_time()
+        now = moment()
         if error.failure is Failure.RATE:
             if error.retry_after:
                 self.resume = max(self.resume, now + error.retry_after)

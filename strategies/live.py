@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from secrets import token_hex
+from random import Random
 from typing import Any, Protocol
 
 import anyio
@@ -20,13 +21,18 @@ from playcall.strategies.panel import FOREVER, PROMPTED, Panel, beside, microsec
 from playcall.strategies.recording import NANO, Reply
 from playcall.strategies.requests import refuse_merging_tools
 from playcall.strategies.rules import Never, Prompt, Rule, Stop
+from playcall.strategies.signal import moment
+
+_ids = Random()  # seeded by the system, which is not asked each time
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.seed)
 
 
 @dataclass
 class Run:
     """What the calls of one run share."""
 
-    id: str = field(default_factory=lambda: token_hex(8))
+    id: str = field(default_factory=lambda: f"{_ids.getrandbits(64):016x}")
     cancels: bool = False  # the strategy may cancel calls before they end
     account: Account = field(default_factory=lambda: Account("task"))
     refused: dict[str, CallFailed] = field(default_factory=dict)  # requests that are no use to send again
@@ -146,13 +152,13 @@ class _Task:
 
     task: object
     run: Run
-    began: float = field(default_factory=anyio.current_time)
+    began: float = field(default_factory=moment)
     codes: dict[str, int] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     why: str = ""
 
     def now(self) -> int:
-        return round((anyio.current_time() - self.began) * 1e6)
+        return round((moment() - self.began) * 1e6)
 
     def code(self, reply: Reply) -> int:
         return self.codes.setdefault(reply.key, len(self.codes))
@@ -258,31 +264,36 @@ class _Live:
         )
 
     def gather(self, parts: Sequence[Part], stop: Stop, gap: float) -> Part:
-        wait = microseconds(gap) / 1e6
+        wait, stops = microseconds(gap) / 1e6, stop != Never()
 
         async def run(task: _Task, deadline: int) -> Panel:
             done: dict[int, Panel] = {}
             flying = 0
-            idle = anyio.Event()
+            idle: anyio.Event | None = None
 
             def known() -> Panel:
-                return replace(beside([done[i] for i in sorted(done)]), end=np.array([task.now()]))
+                return beside([done[i] for i in sorted(done)], np.array([task.now()]))
 
             async def one(i: int, part: Part) -> None:
                 nonlocal flying
-                done[i] = await part(task, deadline)
+                try:
+                    done[i] = await part(task, deadline)
+                except anyio.get_cancelled_exc_class():
+                    if group.cancel_scope.cancel_called:
+                        return  # raised on, its traceback would hold all of the call until the garbage collector comes
+                    raise
                 flying -= 1
-                if stop(known()).all() and task.now() < deadline:  # at the deadline all that runs arrives together
+                if stops and stop(known()).all() and task.now() < deadline:  # at which all that runs arrives together
                     task.why = str(stop)
                     group.cancel_scope.cancel()
-                elif not flying:
+                elif idle and not flying:
                     idle.set()
 
             async with anyio.create_task_group() as group:
                 for i, part in enumerate(parts):
-                    flying, idle = flying + 1, anyio.Event()
+                    flying, idle = flying + 1, anyio.Event() if wait else None
                     group.start_soon(one, i, part)
-                    if wait and i < len(parts) - 1:
+                    if idle and i < len(parts) - 1:
                         with anyio.move_on_after(wait):
                             await idle.wait()
             return known()

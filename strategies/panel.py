@@ -93,10 +93,10 @@ class Panel:
         )
 
 
-def beside(panels: Sequence[Panel]) -> Panel:
-    """Panels side by side; known when the last of them is."""
+def beside(panels: Sequence[Panel], end: Ints | None = None) -> Panel:
+    """Panels side by side; known when the last of them is, or at `end`."""
     if len(panels) == 1:
-        return panels[0]
+        return panels[0] if end is None else replace(panels[0], end=end)
     return Panel(
         arm=tuple(a for p in panels for a in p.arm),
         draw=tuple(d for p in panels for d in p.draw),
@@ -106,5 +106,5 @@ def beside(panels: Sequence[Panel]) -> Panel:
         issued=np.concatenate([p.issued for p in panels], axis=1),
         price=np.concatenate([p.price for p in panels], axis=1),
         failed=np.concatenate([p.failed for p in panels], axis=1),
-        end=np.stack([p.end for p in panels]).max(axis=0),
+        end=np.stack([p.end for p in panels]).max(axis=0) if end is None else end,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -59,6 +59,10 @@ class Runner:
             raise Misuse("this policy has no arms to call: load it with arms=..., or wrap it around a call of yours.")
         return Live(self.dispatch, watch)(strategy)
 
+    @cached_property
+    def _usual(self) -> Play:
+        return self._live(self._within(None))
+
     async def run(self, task: object, *, deadline: float | None = None, watch: Watch | None = None) -> Result:
         """One task: a text, a list of messages, a request with `messages`, or any JSON.
 
@@ -66,7 +70,8 @@ class Runner:
         before the result is returned; where it cannot be written to, `Result.warning` says so. `watch` is told of each
         call when it begins and when it ends.
         """
-        return await self._run(self._live(self._within(deadline), watch), task, Run())
+        usual = deadline is None and watch is None
+        return await self._run(self._usual if usual else self._live(self._within(deadline), watch), task, Run())
 
     async def _run(self, play: Play, task: object, run: Run) -> Result:
         try:
@@ -214,6 +219,8 @@ class Streamed(Feed[str]):
 
     def broken(self, attempt: Attempt, error: CallFailed) -> None:
         """Begin again, or end."""
+        if not self.heard:
+            return
         if self._on_restart is None:
             raise StreamCut(attempt, error)
         self._on_restart()

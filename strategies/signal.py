@@ -8,9 +8,18 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
+import sniffio
+
+
+def moment() -> float:
+    """anyio.current_time(), at a third of its price on asyncio; each call asks for it eight times."""
+    if sniffio.thread_local.name is None and (loop := asyncio._get_running_loop()):  # else trio runs here
+        return loop.time()
+    return anyio.current_time()
 
 
 def _loop() -> Any:
@@ -21,6 +30,11 @@ def _loop() -> Any:
     with suppress(RuntimeError):
         return asyncio.get_running_loop()
     return None
+
+
+def _wake(events: list[anyio.Event]) -> None:
+    for event in events:
+        event.set()
 
 
 class Signal:
@@ -37,14 +51,16 @@ class Signal:
         self.is_set = True  # before the look: a wait enters itself first, and looks afterwards
         if not self._waiting:
             return
-        here = _loop()
+        here, loops = _loop(), dict[Any, list[anyio.Event]]()
         for event, loop in self._waiting.copy().items():
+            loops.setdefault(loop, []).append(event)
+        for loop, events in loops.items():
             if loop is here:
-                event.set()
+                _wake(events)
             else:
                 soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
                 with suppress(RuntimeError):  # its loop is closed
-                    soon(event.set)
+                    soon(partial(_wake, events))
 
     async def wait(self) -> None:
         """Return when it is set; at once, without a checkpoint, where it is."""
