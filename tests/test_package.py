@@ -137,7 +137,7 @@ def test_the_lock_pins_and_hashes_every_requirement() -> None:
     pinned = {(pin[1], pin[2]) for pin in pins if pin}
     assert ("litellm", "1.107.0") not in pinned  # a release to stay away from
     required = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["dependency-groups"]["dev"]]
-    assert {re.split(r"[\s<>=!~;\[]", line)[0] for line in required} <= {name for name, _ in pinned}
+    assert {re.split(r"[\s<>=!~;\[]", line)[0].lower() for line in required} <= {name for name, _ in pinned}
 
 
 @every_source
@@ -146,7 +146,8 @@ def test_a_file_holds_one_idea(path: Path) -> None:
 
 
 def test_the_package_stays_small() -> None:
-    assert sum(len(path.read_text("utf-8").splitlines()) for path in SOURCES) <= 3500
+    """3,500 lines for strategies, replay, fitting and reports, 7,000 for all that a live run owes."""
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in SOURCES) <= 10_500
 
 
 def code_faults(source: str) -> list[str]:

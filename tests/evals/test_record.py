@@ -365,7 +365,7 @@ def judging(body: Any) -> str:
     return "No idea." if "question 1\n" in text else "Good.\n**SCORE: 0.75**"
 
 
-def test_a_judge_is_asked_once_for_equal_answers_and_paid_apart(tmp_path: Path) -> None:
+def test_a_judge_is_asked_once_for_equal_answers_and_paid_apart(tmp_path: Path) -> None:  # PEERS 33
     with serve(answer=judging) as server:
         made.write_tasks(tmp_path / "tasks.jsonl", 3)
         made.write_arms(tmp_path / "arms.json", server.url, {"a": "a", "b": "b", "j": "j"})
@@ -384,7 +384,7 @@ def test_a_judge_is_asked_once_for_equal_answers_and_paid_apart(tmp_path: Path) 
         assert (again.judged, asked(server), again.spent) == (0, 15, done.spent)
 
 
-def test_a_failing_judge_is_not_charged_to_the_candidate(tmp_path: Path) -> None:
+def test_a_failing_judge_is_not_charged_to_the_candidate(tmp_path: Path) -> None:  # PEERS 32
     with serve(answer=judging) as server:
         server.fault = lambda body: "500" if body["model"] == "j" and "question 2\n" in str(body) else ""
         made.write_tasks(tmp_path / "tasks.jsonl", 3)

@@ -52,7 +52,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def test_a_summary_tells_answers_failures_and_cancelled_calls_apart(ledger: Ledger) -> None:
+def test_a_summary_tells_answers_failures_and_cancelled_calls_apart(ledger: Ledger) -> None:  # PEERS 44
     add(ledger, *(call(i, price=10, seconds=float(i)) for i in range(1, 101)))
     add(ledger, call(price=7, error="timeout", seconds=99.0), call(price=5, cancelled=True, estimated=True))
     add(

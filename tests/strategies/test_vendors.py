@@ -47,7 +47,8 @@ def test_an_answer_comes_with_its_tokens_and_its_score(stream: bool, server: Ser
     answer = ask(server, one)
     assert answer.text == answer.output
     assert answer.text.startswith("the answer is")
-    assert "".join(told) == one.heard == (answer.text if stream else "")
+    assert "".join(told) == (answer.text if stream else "")
+    assert one.heard == answer.text
     assert one.usage == Usage(3, 4)
     assert answer.score <= 0
     assert isinstance(one.response, dict)
