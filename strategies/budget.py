@@ -66,6 +66,8 @@ class Budget:
 
     async def hold(self, run: Account, arm: str, worst: int) -> Hold:
         """Set the worst case of a call aside; raises CallFailed(BUDGET) where it can never fit."""
+        if not self.limits(arm):
+            return Hold(0, (run, self.session))
         run.limit = self.task
         accounts = (run, self.session, *([self.arms[arm]] if arm in self.arms else []))
         while True:

@@ -36,6 +36,9 @@ _FINAL = {Failure.AUTH, Failure.NOT_FOUND, Failure.REQUEST, Failure.QUOTA}  # th
 Unpriced = Literal["error", "free", "refuse"]
 
 
+_encode = json.JSONEncoder(sort_keys=True, default=str).encode
+
+
 class Options(TypedDict, total=False):
     """What else a Dispatch takes."""
 
@@ -306,8 +309,8 @@ class Dispatch:
 
     def _enter(self, call: Call, arm: Arm) -> None:
         if self.ledger is not None:
-            said = json.dumps(call.request.get("messages", call.prompt), sort_keys=True, default=str)
-            digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+            told = _encode(call.request.get("messages", call.prompt))
+            digest = hashlib.sha256(told.encode()).hexdigest()[:16]
             self.ledger.add(call, provider=arm.endpoint.name, prompt_hash=digest)
 
 

@@ -204,7 +204,8 @@ class Live:
             context = _Task(task, run or Run())
             context.run.cancels = cancels
             panel = await play(context, int(FOREVER))
-            best = int(panel.output[0])
+            alive = panel.alive[0].tolist()  # of one row, far faster than by Panel.output
+            best = alive.index(True) if True in alive else -1
             reply = _reply(panel, best, context) if best >= 0 else None
             return Result(
                 output=reply and (reply.key if reply.output is None else reply.output),
