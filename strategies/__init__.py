@@ -15,6 +15,7 @@ from playcall.strategies.cache import Cache
 from playcall.strategies.call import Answer, Call, CallFailed, Endpoint, Failure, Usage
 from playcall.strategies.calling import drain
 from playcall.strategies.codec import decode, dump, encode, load, register
+from playcall.strategies.config import MissingKey, read_arms
 from playcall.strategies.dispatch import Dispatch
 from playcall.strategies.engine import Engine, arms_of, interpret, walk
 from playcall.strategies.errors import Misuse, NotRecorded, PlaycallError
@@ -53,18 +54,21 @@ from playcall.strategies.rules import (
     Weight,
 )
 from playcall.strategies.runner import Runner, StreamCut
-from playcall.strategies.scripted import Scripted, on_virtual_clock
+from playcall.strategies.scripted import Played, Scripted, on_virtual_clock
+from playcall.strategies.spending import SummaryRow, summary
 from playcall.strategies.vendors import LiteLLM
+from playcall.strategies.worst import Worst
 
 # fmt: off
 __all__ = [
     "FOREVER", "NANO", "Agent", "Agree", "Answer", "Arm", "Ask", "AtLeast", "Attempt", "Belief", "Best", "Bounds",
     "Budget", "Cache", "Call", "CallFailed", "Confident", "Dispatch", "Draws", "Endpoint", "Engine", "Explain",
-    "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "Misuse", "Models", "Never",
-    "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel", "PlaycallError", "Price",
-    "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "Rule", "Runner", "Scripted", "Stop",
-    "Strategy", "StreamCut", "Template", "Then", "Usage", "Vote", "Weight", "Within", "arms_of", "best_of",
-    "cascade", "confident_vote", "decode", "drain", "dump", "encode", "fallback", "hedge", "hierarchy", "interpret",
-    "load", "on_virtual_clock", "outcomes", "race", "register", "self_consistency", "vote", "walk",
+    "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "MissingKey", "Misuse", "Models",
+    "Never", "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel", "PlaycallError",
+    "Played", "Price", "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "Rule", "Runner", "Scripted",
+    "Stop", "Strategy", "StreamCut", "SummaryRow", "Template", "Then", "Usage", "Vote", "Weight", "Within", "Worst",
+    "arms_of", "best_of", "cascade", "confident_vote", "decode", "drain", "dump", "encode", "fallback", "hedge",
+    "hierarchy", "interpret", "load", "on_virtual_clock", "outcomes", "race", "read_arms", "register",
+    "self_consistency", "summary", "vote", "walk",
 ]
 # fmt: on
