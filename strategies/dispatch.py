@@ -65,10 +65,13 @@ class Dispatch:
         self.canonical = canonicaliser(canonical) if isinstance(canonical, str) else canonical
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise Misuse for what would fail every call of these arms, before any is paid."""
+        """Raise Misuse for what would fail every call of these arms, or of their agents, before any is paid."""
         for name in names:
             if name not in self.arms:
                 raise Misuse(f"the strategy asks {name!r}, and there is no such arm; there are {sorted(self.arms)}.")
+            if self.arms[name].known_price == "calls":
+                models: Mapping[str, str] = getattr(self.arms[name].endpoint, "models", {})
+                self.check(set(models.values()) & self.arms.keys() - {name})
             price, limited = self.arms[name].known_price, self.budget.limits(name)
             if price is None and self.unpriced == "error":
                 raise Misuse(

@@ -454,3 +454,49 @@ def test_the_command_says_what_it_did_and_its_status_says_if_anything_is_left(tm
         assert run.exit_code == 2
         assert "5 calls of a failed (server)" in run.output
         assert "Go on by: " in run.output
+
+
+def test_tasks_given_in_code_have_ids_of_their_own_too(tmp_path: Path) -> None:
+    tasks, arms = played()
+    with pytest.raises(PlaycallError, match="two tasks have the id 'q0'"):
+        anyio.run(lambda: record([*tasks, tasks[0]], arms, scorer="exact", output=tmp_path / "t.csv"))
+
+
+def test_each_draw_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 1)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a"})
+        made.recorded(tmp_path, n=3, seed=7)
+        assert sorted(s.body["seed"] for s in server.served) == [7, 8, 9]
+
+
+def test_what_was_paid_for_calls_that_are_made_again_counts_in_later_starts(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 2)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a+cut:3"})  # a first pass of 3 tries, then fine
+        done = made.recorded(tmp_path)
+        assert (done.complete, done.spent > server.bill()) == (True, True)
+        assert made.recorded(tmp_path).spent == done.spent
+
+
+def test_what_was_paid_for_calls_that_were_cancelled_counts_in_later_starts(tmp_path: Path) -> None:
+    tasks, arms = played()
+
+    async def main() -> None:
+        with anyio.move_on_after(0.5):
+            await record(tasks, arms, scorer="exact", output=tmp_path / "t.csv", concurrency=7)
+
+    on_virtual_clock(main)
+    lines = [json.loads(line) for line in (tmp_path / "t.csv.journal.jsonl").read_text().splitlines()]
+    assert [line["nano"] > 0 for line in lines if "lost" in line] == [True] * 7
+
+
+def test_a_rate_limit_that_lasts_is_no_answer_for_good(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 2)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a"}, tries=1)
+        server.fault = lambda body: "429"
+        assert not made.recorded(tmp_path).complete
+        server.fault = None
+        done = made.recorded(tmp_path)
+        assert (done.complete, done.made) == (True, 2)

@@ -1,19 +1,21 @@
 """Agents as arms: any function, its roles filled by name, its calls accounted for."""
 
+import threading
 import time
+from functools import partial
 
 import anyio
 import pytest
 
-from playcall.strategies import Ask, Misuse, Vote
+from playcall.strategies import Ask, Misuse, Vote, on_virtual_clock
 from playcall.strategies.agent import Agent, Models
 from playcall.strategies.arm import Arm
 from playcall.strategies.budget import Budget
 from playcall.strategies.cache import Cache
-from playcall.strategies.call import Answer
+from playcall.strategies.call import Answer, Failure
 from playcall.strategies.runner import Runner
 
-from .fakes import Fake, arm
+from .fakes import Fake, arm, fails_first
 
 CENT = 10_000_000
 AGENT = Ask("agent")
@@ -59,6 +61,7 @@ def test_it_may_say_how_sure_it_is_and_what_it_spent() -> None:
     [
         (lambda task, models: 1 / 0, "raised: ZeroDivisionError"),
         (lambda task, models: None, "empty"),
+        (lambda task, models: "", "empty"),
         (lambda task, models: models["critic"], "the agent asks for the role 'critic'"),
     ],
 )
@@ -151,3 +154,46 @@ def test_a_cached_agent_tells_what_it_cost_with_all_its_calls() -> None:
 @pytest.mark.parametrize("output", [0, False, [], {}])
 def test_an_output_may_be_falsy(output: object) -> None:
     assert run(lambda task, models: output).output == output
+
+
+def test_draws_of_an_agent_ask_its_models_for_draws_of_their_own() -> None:
+    async def agent(task: str, models: Models) -> str:
+        return str(await models.ask("solver", task))
+
+    fake = Fake(seconds=0)
+    arms = {"agent": Arm(Agent(agent, {"solver": "mini"}), "agent", price="calls"), "mini": arm(fake)}
+    Runner(2 * Ask("agent"), arms, cache=Cache()).run_sync("q")
+    assert len(fake.calls) == 2
+
+
+def test_a_retry_inside_an_agent_that_cannot_finish_in_time_is_not_started() -> None:
+    async def agent(task: str, models: Models) -> str:
+        return str(await models.ask("solver", task))
+
+    fake = Fake(fails_first(1, Failure.RATE, retry_after=7))
+    arms = {"agent": Arm(Agent(agent, {"solver": "mini"}), "agent", price="calls", tries=1), "mini": arm(fake)}
+    result = on_virtual_clock(partial(Runner(Ask("agent"), arms).run, "q", deadline=5))
+    assert result.seconds == pytest.approx(1)
+    assert "rate_limited" in str(result.failures[0])
+
+
+def test_functions_of_one_name_share_no_cached_answer() -> None:
+    cache = Cache()
+    for text in "xy":
+        arms = {"agent": Arm(Agent(lambda task, models, text=text: text), "agent", price="free")}
+        assert Runner(Ask("agent"), arms, cache=cache).run_sync("q").output == text
+
+
+def test_sixty_agents_that_wait_for_each_other_run_at_once() -> None:
+    together = threading.Barrier(60)
+    result = run(lambda task, models: str(together.wait(5)), play=60 * Ask("agent"))
+    assert not result.failures
+
+
+def test_the_models_of_an_agent_must_be_priced_before_any_call() -> None:
+    arms = {
+        "agent": Arm(Agent(later, {"solver": "mini"}), "agent", price="calls"),
+        "mini": arm(Fake(seconds=0), price=None),
+    }
+    with pytest.raises(Misuse, match="nobody knows what 'mini'"):
+        Runner(Ask("agent"), arms)

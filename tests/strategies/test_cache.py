@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
@@ -256,3 +257,42 @@ def test_no_message_is_stored(tmp_path: Path) -> None:
     fetched(cache, key_of(**{**NAMED, "tenant": "SECRET", "request": {"messages": "SECRET"}}), make)
     with sqlite3.connect(tmp_path / "c.db") as connection:
         assert "SECRET" not in "\n".join(connection.iterdump())
+
+
+def test_each_of_equal_calls_in_flight_gets_an_output_of_its_own() -> None:
+    cache, (make, _) = Cache(), making(output=["a"])
+    got: list[Any] = []
+
+    async def one() -> None:
+        got.append((await cache.fetch("k", make)).answer.output)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(one)
+
+    anyio.run(main)
+    got[0].append("b")
+    assert got[1:] == [["a"], ["a"]]
+
+
+def test_a_file_that_is_opened_again_keeps_its_limit(tmp_path: Path) -> None:
+    for run in range(3):
+        cache = Cache(tmp_path / "c.db", max_bytes=20_000)
+        for i in range(10):
+            fetched(cache, f"{run} {i}", making("x" * 1000)[0])
+        cache.close()
+    with sqlite3.connect(tmp_path / "c.db") as connection:
+        assert connection.execute("SELECT sum(length(value)) FROM answers").fetchone()[0] <= 20_000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_a_connection_of_its_own(tmp_path: Path) -> None:
+    cache, (make, made) = Cache(tmp_path / "c.db"), making()
+    fetched(cache, "k", make)
+    parents = cache._db
+    if not (pid := os.fork()):
+        fetched(cache, "k", make)
+        os._exit(cache._db is parents or len(made) != 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

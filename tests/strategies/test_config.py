@@ -182,3 +182,9 @@ def test_agents_are_functions_of_the_working_folder_and_bring_their_models(
     assert (arms["solve"].price, arms["solve"].model) == ("calls", "my_agents:solve")
     with pytest.raises(Misuse, match="there is no arm 'nope'"):
         read(tmp_path, text, only=["nope"])
+
+
+def test_a_name_that_is_there_twice_is_refused_in_json_too(tmp_path: Path) -> None:
+    (tmp_path / "arms.json").write_text('{"arms": {"a": {"model": "x"}, "a": {"model": "y"}}}')
+    with pytest.raises(Misuse, match="'a' is there twice"):
+        read_arms(tmp_path / "arms.json")

@@ -1,5 +1,7 @@
 """What a call owes its user: retries, limits, budgets, bills. On the virtual clock."""
 
+import asyncio
+from dataclasses import replace
 from math import inf
 
 import anyio
@@ -7,9 +9,12 @@ import pytest
 
 from playcall.strategies import Agree, Ask, Gather, Misuse, Vote, on_virtual_clock
 from playcall.strategies.budget import Budget
-from playcall.strategies.call import Call, CallFailed, Failure
-from playcall.strategies.limits import BENCH_AFTER
+from playcall.strategies.cache import Cache
+from playcall.strategies.call import Answer, Call, CallFailed, Failure, Usage
+from playcall.strategies.calling import tokens_of
+from playcall.strategies.limits import BENCH_AFTER, Gate
 from playcall.strategies.live import Result
+from playcall.strategies.prices import Price
 from playcall.strategies.runner import Runner
 
 from .fakes import Fake, arm, fails_first
@@ -172,6 +177,174 @@ def test_a_users_canonicaliser_may_refuse_an_answer() -> None:  # PEERS 21
     assert "letters only" in str(result.failures[0])
 
 
+def test_what_may_pass_is_asked_again_by_a_later_call_of_the_same_run() -> None:
+    fake = Fake(fails_first(1))
+    result = play(Runner(Ask("a") | Ask("a"), {"a": arm(fake, tries=1)}))
+    assert (result.output, len(fake.calls)) == ("yes", 2)
+
+
+def test_a_call_says_how_long_it_waited_for_its_turn() -> None:
+    result = play(Runner(2 * Ask("a"), {"a": arm(Fake(), concurrency=1)}))
+    assert sorted(a.calls[0].waited for a in result.attempts) == pytest.approx([0, 1])
+
+
+def test_a_cancelled_call_says_nothing_of_an_arms_health() -> None:
+    fake = Fake(fails_first(99))
+    runner = Runner(Ask("a"), {"a": arm(fake, tries=1)}, bench_after=2)
+
+    async def main() -> None:
+        await runner.run("q")
+        await runner.run("q", deadline=0.5)  # cancelled
+        await runner.run("q")
+        assert "benched" in str((await runner.run("q")).failures[0])
+
+    on_virtual_clock(main)
+
+
+def test_a_turn_that_comes_as_its_call_is_cancelled_goes_to_the_next() -> None:
+    gate = Gate()
+    gate.configure(arm(Fake(), concurrency=1))
+
+    async def main() -> None:
+        await gate.enter(0)
+        waits = asyncio.create_task(gate.enter(0))
+        await anyio.wait_all_tasks_blocked()
+        gate.leave()
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        with anyio.fail_after(1):
+            await gate.enter(0)
+
+    anyio.run(main)
+
+
+def at_once(runner: Runner, *tasks: object) -> list[Result]:
+    async def main() -> list[Result]:
+        return await runner.map(tasks, concurrency=len(tasks))
+
+    return on_virtual_clock(main)
+
+
+def test_a_call_that_is_cancelled_in_the_queue_leaves_its_place_to_the_next() -> None:
+    runner = Runner(Ask("a"), {"a": arm(Fake(seconds=10), concurrency=1)})
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, "q")
+            await anyio.wait_all_tasks_blocked()
+            await runner.run("q", deadline=1)
+        assert (await runner.run("q", deadline=11)).answered
+
+    on_virtual_clock(main)
+
+
+def test_one_call_tries_an_arm_that_was_benched() -> None:
+    fake = Fake(fails_first(99))
+    runner = Runner(Ask("a"), {"a": arm(fake, tries=1)}, bench_after=2)
+
+    async def main() -> None:
+        await runner.map("qq", concurrency=1)
+        await anyio.sleep(15)
+        await runner.map("qqqq", concurrency=4)
+
+    on_virtual_clock(main)
+    assert len(fake.calls) == 2 + 1
+
+
+@pytest.mark.parametrize("between", [Failure.REFUSED, None])
+def test_only_failures_in_a_row_bench_an_arm_and_a_refusal_is_none(between: Failure | None) -> None:
+    fake = Fake(lambda call: CallFailed(between or Failure.SERVER) if len(fake.calls) % 2 else "yes")
+    if between:
+        fake.script = lambda call: CallFailed(between if len(fake.calls) % 2 else Failure.SERVER)
+    runner = Runner(Ask("a"), {"a": arm(fake, tries=1)}, bench_after=2)
+
+    async def main() -> None:
+        await runner.map("q" * 8, concurrency=1)
+
+    on_virtual_clock(main)
+    assert len(fake.calls) == 8
+
+
+def test_a_burst_of_429s_halves_what_is_sent_at_a_time_once() -> None:
+    fake = Fake(fails_first(8, Failure.RATE, retry_after=2))
+    at_once(Runner(Ask("a"), {"a": arm(fake, concurrency=8)}), *range(8))
+    assert 1 < fake.begun.count(fake.begun[8]) <= 4
+
+
+def test_where_a_server_asks_for_quiet_no_call_of_the_arm_is_sent() -> None:
+    fake = Fake(fails_first(1, Failure.RATE, retry_after=7))
+    runner = Runner(Ask("a"), {"a": arm(fake)})
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, "q")
+            await anyio.sleep(2)
+            group.start_soon(runner.run, "another")
+
+    on_virtual_clock(main)
+    assert fake.begun[1] - fake.begun[0] == pytest.approx(8)
+
+
+def test_a_call_that_is_cancelled_before_it_is_sent_gives_its_allowance_back() -> None:
+    fake = Fake()
+    runner = Runner(Ask("a"), {"a": arm(fake, requests_per_minute=1)})
+
+    async def main() -> None:
+        await runner.run("q")
+        await runner.run("q", deadline=1)
+        await runner.run("q")
+
+    on_virtual_clock(main)
+    assert fake.begun[1] - fake.begun[0] == pytest.approx(60)
+
+
+def test_an_idle_hour_saves_up_one_minutes_allowance() -> None:
+    fake = Fake(seconds=0.001)
+    runner = Runner(12 * Ask("a"), {"a": arm(fake, requests_per_minute=6)})
+
+    async def main() -> None:
+        await runner.run("q")
+        await anyio.sleep(3600)
+        await runner.run("q")
+
+    on_virtual_clock(main)
+    assert fake.begun[18] - fake.begun[12] == pytest.approx(10)
+
+
+def test_a_call_that_may_take_more_than_a_minutes_tokens_is_sent() -> None:
+    fake = Fake()
+    arms = {"a": arm(fake, tokens_per_minute=10, params={"max_tokens": 1000})}
+    assert play(Runner(Ask("a"), arms)).seconds == pytest.approx(1)
+
+
+def test_limits_are_for_each_model_and_key() -> None:
+    one, other = Fake(name="host"), Fake(name="host")
+    other.tenant = "another key"
+    mine = arm(one, concurrency=1)
+    arms = {"a": mine, "b": replace(mine, model="another"), "c": replace(mine, endpoint=other)}
+    assert play(Runner(Ask("a") & Ask("b") & Ask("c"), arms)).seconds == pytest.approx(1)
+
+
+@pytest.mark.parametrize("first", ["tight", "loose"])
+def test_of_two_limits_on_a_model_the_tighter_holds(first: str) -> None:
+    fake = Fake()
+    arms = {"tight": arm(fake, concurrency=2, requests_per_minute=3), "loose": arm(fake, concurrency=5)}
+    arms["loose"] = replace(arms["loose"], requests_per_minute=60)
+    last = "loose" if first == "tight" else "tight"
+    play(Runner(2 * Ask(first) & 4 * Ask(last), arms))
+    assert fake.most_flying == 2
+    assert fake.begun[5] - fake.begun[0] > 19
+
+
+def test_an_arm_streams_where_the_strategy_may_cut_it_off() -> None:
+    fake = Fake()
+    runner = Runner(Ask("a"), {"a": arm(fake)})
+    play(runner)
+    play(runner, deadline=9)
+    assert [c.stream for c in fake.calls] == [False, True]
+
+
 # --- money
 
 
@@ -185,8 +358,6 @@ def test_the_cost_is_the_sum_of_all_tries_also_after_a_fallback() -> None:  # PE
 
 
 def _after_paying(call: Call, failure: Failure) -> CallFailed:
-    from playcall.strategies.call import Usage
-
     call.usage = Usage(1, 1)
     return CallFailed(failure)
 
@@ -284,3 +455,100 @@ def test_a_budget_is_a_number(usd: float) -> None:
 def test_a_strategy_of_unknown_arms_is_refused_before_any_call() -> None:
     with pytest.raises(Misuse, match="'b'"):
         Runner(Ask("b"), {"a": arm(Fake())})
+
+
+def test_each_try_that_was_paid_counts_once() -> None:  # PEERS 1
+    fake = Fake()
+    fake.script = lambda call: _after_paying(call, Failure.CUT) if call.number < 3 else "yes"
+    result = play(Runner(Ask("a"), {"a": arm(fake)}))
+    assert (result.output, result.cost, result.exact) == ("yes", 3 * CENT, True)
+
+
+TOKENS = Price(input=1000, output=1000)
+
+
+@pytest.mark.parametrize(
+    "failure", ["rate_limited", "server", "connection", "auth", "not_found", "bad_request", "quota"]
+)
+def test_what_a_provider_turns_away_is_free_unless_some_of_an_answer_came(failure: str) -> None:
+    def script(call: Call) -> CallFailed:
+        call.heard = "some words" * (call.task == "heard")
+        return CallFailed(Failure(failure))
+
+    runner = Runner(Ask("a"), {"a": arm(Fake(script), tries=1, price=TOKENS)})
+    free, owed = play(runner), play(runner, "heard")
+    assert (free.cost, free.exact, owed.exact) == (0, True, False)
+    assert owed.cost == TOKENS.bill(Usage(tokens_of(owed.attempts[0].calls[0].request), 3))
+
+
+def test_a_call_that_took_too_long_is_billed_by_an_estimate_of_its_input() -> None:
+    result = play(Runner(Ask("a"), {"a": arm(Fake(fails_first(1, Failure.TIMEOUT)), tries=1, price=TOKENS)}))
+    assert (result.cost > 0, result.exact) == (True, False)
+
+
+def test_your_own_price_goes_before_what_the_provider_says_it_charged() -> None:
+    def script(call: Call) -> str:
+        call.reported = 7
+        return "yes"
+
+    for price, cost in ((TOKENS, 2_000_000), ("reported", 7)):
+        assert play(Runner(Ask("a"), {"a": arm(Fake(script), price=price)})).cost == cost
+
+
+def test_a_misuse_that_an_endpoint_raises_holds_neither_money_nor_a_place() -> None:
+    class Wrong(Fake):
+        async def __call__(self, call: Call) -> Answer:
+            raise Misuse("on asyncio only")
+
+    budget = Budget(session=1)
+    runner = Runner(Ask("a"), {"a": arm(Wrong(), concurrency=1)}, budget=budget)
+    for _ in range(2):
+        with pytest.raises(Misuse, match="on asyncio only"):
+            play(runner)
+    assert budget.session.held == 0
+
+
+@pytest.mark.parametrize(("n", "calls"), [(2, 1), (3, 0)])
+def test_a_request_for_several_answers_is_held_for_all_of_them(n: int, calls: int) -> None:
+    fake = Fake()
+    task = {"messages": [{"role": "user", "content": "q"}], "n": n}
+    play(Runner(Ask("a"), {"a": arm(fake)}, budget=Budget(task=0.02)), task)
+    assert len(fake.calls) == calls
+
+
+def test_a_task_with_an_image_keeps_its_budget_where_the_arm_says_most_input() -> None:
+    task = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:..."}}]}]
+    for most, said in ((None, "most_input"), (100, "")):
+        arms = {"a": arm(Fake(), price=TOKENS, most_input=most)}
+        result = play(Runner(Ask("a"), arms, budget=Budget(task=1)), task)
+        assert (result.answered, said in str(result.attempts[0])) == (most is not None, True)
+
+
+def test_a_price_that_is_known_once_it_is_paid_keeps_no_budget() -> None:
+    with pytest.raises(Misuse, match="budget cannot be kept"):
+        Runner(Ask("a"), {"a": arm(Fake(), price="reported")}, budget=Budget(session=1))
+
+
+def test_a_cached_answer_saves_what_all_its_tries_cost() -> None:
+    fake = Fake()
+    fake.script = lambda call: _after_paying(call, Failure.CUT) if call.number == 1 else "yes"
+    runner = Runner(Ask("a"), {"a": arm(fake)}, cache=Cache())
+    assert play(runner).cost == 2 * CENT
+    assert play(runner).attempts[0].calls[0].saved == 2 * CENT
+
+
+def test_a_budget_without_limits_counts_what_is_spent() -> None:
+    budget = Budget()
+    play(Runner(Ask("a"), {"a": arm(Fake())}, budget=budget))
+    assert budget.spent_usd == 0.01
+
+
+def test_what_a_cancelled_call_owes_is_part_of_the_cost() -> None:
+    arms = {"fast": arm(Fake()), "slow": arm(Fake(seconds=5), price=TOKENS)}
+    result = play(Runner(Gather((Ask("fast"), Ask("slow")), Agree(1)), arms))
+    assert result.cost == CENT + result.attempts[1].price > CENT
+
+
+def test_a_budget_of_a_task_is_for_each_task_of_many() -> None:
+    fake = Fake()
+    assert all(r.answered for r in at_once(Runner(Ask("a"), {"a": arm(fake)}, budget=Budget(task=0.01)), *range(5)))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from itertools import pairwise
 from typing import Any
@@ -18,7 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playcall.strategies.call import Answer, Call, CallFailed, Failure, Usage
-from playcall.strategies.completion import Events, Pieces, failed, failure_of, read_completion, read_usage, retry_after
+from playcall.strategies.completion import (
+    Events,
+    Pieces,
+    failed,
+    failure_of,
+    read_completion,
+    read_usage,
+    retry_after,
+    tidy,
+)
 from playcall.strategies.errors import Misuse
 from playcall.strategies.openai import OpenAICompatible
 
@@ -574,3 +585,133 @@ def test_whatever_a_server_sends_is_an_answer_or_a_typed_failure(body: Any) -> N
             for _ in range(2):
                 pieces.add(json.dumps(shape).encode())
             assert isinstance(read_completion(call(), pieces.body), Answer)
+
+
+# --- what a server sends byte by byte
+
+
+@contextmanager
+def saying(*replies: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers each connection with the next of these bytes; its URL, and what it was sent."""
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        for reply in replies:
+            connection, _ = listening.accept()
+            with connection:
+                data = b""
+                while b"\r\n\r\n" not in data or not data.rstrip().endswith(b"}"):
+                    data += connection.recv(65536)
+                heard.append(data)
+                connection.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(5)
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://localhost:{listening.getsockname()[1]}/v1", heard
+        listening.close()
+        thread.join(5)
+
+
+def streamed(*events: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(e), e) for e in events) + end
+
+
+SAYS = b'data: {"choices": [{"index": 0, "delta": {"content": "yes"}}]}\n\n'
+
+
+@both
+def test_an_answer_whose_connection_breaks_after_done_is_whole(backend: str) -> None:
+    with saying(streamed(SAYS, b"data: [DONE]\n\n", end=b"5\r\n")) as (url, _):
+        assert anyio.run(OpenAICompatible(url, KEY), call(stream=True), backend=backend).text == "yes"
+
+
+@both
+@pytest.mark.parametrize("last", [b"", b'data: {"choices": [{"ind'])
+def test_a_stream_that_stops_without_a_word_is_cut(backend: str, last: bytes) -> None:
+    with saying(streamed(SAYS, *([last] if last else []))) as (url, _), pytest.raises(CallFailed) as caught:
+        anyio.run(OpenAICompatible(url, KEY), call(stream=True), backend=backend)
+    assert caught.value.failure is Failure.CUT
+
+
+@both
+def test_no_redirect_is_followed_with_the_key(backend: str, server: Server) -> None:
+    moved = f"HTTP/1.1 307 X\r\nlocation: {server.url}/chat/completions\r\ncontent-length: 0\r\n\r\n".encode()
+    with saying(moved) as (url, _), pytest.raises(CallFailed) as caught:
+        anyio.run(OpenAICompatible(url, KEY), call(), backend=backend)
+    assert (caught.value.failure, server.served) == (Failure.REQUEST, [])
+
+
+@both
+def test_a_cookie_of_one_tenant_never_comes_back_from_another(backend: str) -> None:
+    body = json.dumps(whole()).encode()
+    head = "HTTP/1.1 200 OK\r\nset-cookie: who=alice; Path=/\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    reply = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+    async def main() -> None:
+        for key in ("alice's", "bob's"):
+            await OpenAICompatible(url, key)(call())
+
+    with saying(reply, reply) as (url, heard):
+        anyio.run(main, backend=backend)
+    assert len(heard) == 2
+    assert b"alice;" not in heard[1].lower()
+    assert b"cookie" not in heard[1].lower()
+
+
+@both
+def test_the_environments_proxy_is_used_where_asked_alone(
+    backend: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert ask(server, call(), backend).text
+
+
+@both
+def test_the_connection_of_a_stream_is_used_again(backend: str, server: Server) -> None:
+    async def main() -> None:
+        for _ in range(5):
+            await OpenAICompatible(server.url, KEY)(call(stream=True))
+
+    anyio.run(main, backend=backend)
+    assert server.connections == 1
+
+
+def test_headers_of_an_arm_do_not_show_in_errors() -> None:
+    with serve(answer=lambda body: {"choices": None, "error": {"message": "no arm-secret-1", "code": 401}}) as server:
+        assert fails(server, call(headers={"X-Arm": "arm-secret-1"})).detail == "401 no ***"
+
+
+def test_of_secrets_that_hold_each_other_no_part_shows() -> None:
+    error = CallFailed(Failure.AUTH, "bad secret-key-of-bob")
+    assert tidy(error, ["secret-key", "secret-key-of-bob"]).detail == "bad ***"
+
+
+def test_a_listener_does_not_hear_the_calls_of_tools(server: Server) -> None:
+    told: list[str] = []
+    server.fault = lambda body: body.pop("stream") and ""
+    server.answer = lambda body: {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+    assert ask(server, call(listen=told.append)).text
+    assert told == []
+
+
+def test_logprobs_that_the_request_asks_for_itself_stay(server: Server) -> None:
+    ask(server, call(confidence="mean_logprob", request={"logprobs": False}))
+    assert server.served[0].body["logprobs"] is False
+
+
+def test_a_stream_says_what_it_cost_at_its_end_and_what_was_thought_is_paid_but_not_said() -> None:
+    told: list[str] = []
+    one = call(listen=told.append, first_token=0.0)
+    pieces, usage = Pieces(one), {"prompt_tokens": 3, "completion_tokens": 2, "cost": 0.5}
+    pieces.take({"choices": [{"index": 0, "delta": {"reasoning_content": "hmm "}}], "usage": usage})
+    pieces.take({"choices": [{"index": 1, "delta": {"content": "other"}}]})
+    assert (one.usage, one.reported, one.heard) == (None, None, "hmm ")
+    pieces.take({"choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}], "usage": usage})
+    assert (one.usage, one.reported) == (Usage(3, 2), 500_000_000)
+    assert (told, one.heard) == (["yes"], "hmm yes")

@@ -78,12 +78,24 @@ def test_the_ledger_is_the_same_at_concurrency_1_and_64(server: Server, tmp_path
     assert server.bill() == 2 * totals[0][1]
 
 
+def test_a_row_tells_the_strategy_the_role_and_which_prompts_were_equal(server: Server, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l.db") as ledger:
+        play = (2 * Ask("a")) >> ("a", Template("Merge: {answers}"))
+        runner = Runner(play, {"a": arm_of(server)}, ledger=ledger, name="merged")
+        for task in ("one", "two"):
+            runner.run_sync(task)
+    with sqlite3.connect(tmp_path / "l.db") as db:
+        rows = db.execute("SELECT strategy, role, count(*), count(DISTINCT prompt_hash) FROM calls GROUP BY 1, 2")
+        assert rows.fetchall() == [("merged", "answer", 4, 2), ("merged", "reader", 2, 2)]
+
+
 def test_a_cached_call_costs_nothing_and_says_what_it_would_have(server: Server) -> None:  # PEERS 12
     runner = Runner(Ask("a"), {"a": arm_of(server, "m+delay:20")}, cache=Cache())
     fresh, again = runner.run_sync("q"), runner.run_sync("q")
     assert (again.output, again.cost, len(server.served)) == (fresh.output, 0, 1)
     call = again.attempts[0].calls[0]
     assert (call.cached, call.price, call.saved) == (True, 0, fresh.cost)
+    assert call.usage == fresh.attempts[0].calls[0].usage
     assert call.original > 0.02 > call.seconds  # the original latency beside the real one
     assert again.exact
 
@@ -189,6 +201,14 @@ def test_any_changed_field_of_a_request_is_a_miss(server: Server, field: str) ->
     cache = Cache()
     for value in (1, 2, 2):
         Runner(Ask("a"), {"a": arm_of(server, params={field: value})}, cache=cache).run_sync("q")
+    assert len(server.served) == 2
+
+
+@pytest.mark.parametrize("settings", [{"headers": {"x-beta": "1"}}, {"confidence": "mean_logprob"}], ids=str)
+def test_an_arm_of_other_headers_or_another_score_is_a_miss(server: Server, settings: dict[str, object]) -> None:
+    cache = Cache()
+    for more in ({}, settings, settings):
+        Runner(Ask("a"), {"a": arm_of(server, **more)}, cache=cache).run_sync("q")
     assert len(server.served) == 2
 
 

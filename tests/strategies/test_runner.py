@@ -1,8 +1,11 @@
 """A strategy as a service: one task, many, streamed."""
 
 import gc
+import os
+import signal
 import threading
 import warnings
+from dataclasses import replace
 from math import inf
 
 import anyio
@@ -11,7 +14,9 @@ import pytest
 from playcall.strategies import Agree, Ask, AtLeast, Gather, Misuse, Template, Vote, on_virtual_clock
 from playcall.strategies.call import Call, CallFailed, Failure
 from playcall.strategies.live import NoAnswer, Result
+from playcall.strategies.prices import Price
 from playcall.strategies.runner import Runner, StreamCut
+from playcall.strategies.worst import Worst
 
 from .fakes import Fake, Speaking, arm, fails_first
 
@@ -46,6 +51,16 @@ def test_a_result_says_why_it_stopped() -> None:
     assert on_virtual_clock(main) == {why: why for why in plays}
 
 
+def test_who_watches_is_told_of_each_call_when_it_begins_and_when_it_ends() -> None:
+    told: list[tuple[str, bool]] = []
+    runner = Runner(
+        Ask("bad") | Ask("a"), {"bad": arm(Fake(fails_first(9), seconds=0), tries=1), "a": arm(Fake(seconds=0))}
+    )
+    for deadline in (None, 5):
+        runner.run_sync("q", deadline=deadline, watch=lambda a: told.append((a.arm, a.reply is not None)))
+    assert told == [("bad", False), ("bad", True), ("a", False), ("a", True)] * 2
+
+
 def test_no_answer_is_a_value_and_unwrap_raises_it_with_every_cause() -> None:  # PEERS 22, 26, 46
     arms = {"a": arm(Fake(fails_first(99, Failure.EMPTY))), "b": arm(Fake(fails_first(99, Failure.REFUSED)))}
 
@@ -78,6 +93,26 @@ def test_call_100_behaves_like_call_1() -> None:  # PEERS 26
 @pytest.mark.parametrize("task", ["text", [{"role": "user", "content": "hi"}], {"x": [1, None]}, 7])
 def test_a_task_may_be_any_json(task: object) -> None:
     assert runner_of(lambda call: repr(call.task)).run_sync(task).output == repr(task)
+
+
+def test_an_arm_has_its_own_model_and_settings_whatever_a_request_says() -> None:
+    fake = Fake(seconds=0)
+    said = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    task = {"model": "gpt", "stream": True, "temperature": 1, "seed": 7, "messages": said}
+    arms = {"a": arm(fake, params={"temperature": 0})}
+    Runner(Ask("a") >> ("a", Template("{task} / {answers}")), arms).run_sync(task)
+    assert fake.calls[0].request == {"model": "m", "temperature": 0, "seed": 7, "messages": said}
+    assert str(fake.calls[1].prompt).startswith("system: s\n\nuser: u / ")
+
+
+def test_the_worst_case_counts_every_try_and_readers_of_the_longest_answers() -> None:
+    def worst(most: int) -> Worst:
+        a = arm(Fake(), price=Price(1, 0), params={"max_tokens": most})
+        arms = {"a": a, "reader": replace(a, params={"max_tokens": 1}), "paid": arm(Fake(), price=Price(call=0.01))}
+        return Runner(Ask("a") >> ("reader", Template("{answers}")), arms).worst("q")
+
+    assert Runner(Ask("a"), {"a": arm(Fake(), price=Price(call=0.01), tries=3)}).worst("q").cost_usd == 0.03
+    assert worst(1010).cost - worst(1000).cost >= 3 * 10 * 4 * 1000  # tries, tokens, bytes, nano-dollars
 
 
 def test_tools_and_a_merge_are_refused_before_any_call() -> None:  # PEERS 43
@@ -214,6 +249,18 @@ def test_an_error_among_the_tasks_ends_map_and_is_told() -> None:
         anyio.run(main)
 
 
+def test_tasks_may_come_slowly_from_an_async_generator() -> None:
+    async def tasks():
+        for i in range(6):
+            await anyio.sleep(0.001)
+            yield i
+
+    async def main() -> list[Result]:
+        return await runner_of().map(tasks(), concurrency=3)
+
+    assert [r.output for r in anyio.run(main)] == list("012345")
+
+
 # --- streamed
 
 
@@ -267,6 +314,17 @@ def test_who_can_begin_again_gets_the_configured_fallback() -> None:  # PEERS 23
     assert ([t for _, t in heard], restarts, result.output) == (["one ", "fine"], [True], "fine")
 
 
+def test_a_fallback_that_does_not_stream_is_given_whole_after_a_restart() -> None:
+    arms = {"bad": arm(Speaking("one ", CUT), tries=1), "a": arm(Fake())}
+    heard, _ = stream(Ask("bad") | Ask("a"), arms, on_restart=lambda: None)
+    assert [t for _, t in heard] == ["one ", "yes"]
+
+
+def test_a_stream_keeps_its_deadline() -> None:
+    heard, error = stream(Ask("a"), {"a": arm(Fake(seconds=9))}, deadline=1)
+    assert (heard, type(error)) == ([], NoAnswer)
+
+
 def test_a_stream_without_an_answer_raises() -> None:
     _, error = stream(Ask("bad"), {"bad": arm(Fake(fails_first(99, Failure.EMPTY)))})
     assert isinstance(error, NoAnswer)
@@ -305,3 +363,24 @@ def test_cancelling_from_outside_leaves_nothing_running(play, backend: str) -> N
 
 def test_a_run_may_take_for_ever() -> None:
     assert runner_of(deadline=inf).run_sync("q").answered
+
+
+# --- in a forked child
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_runs_on_a_loop_of_its_own_and_its_runs_have_ids_of_their_own() -> None:
+    runner = runner_of()
+    assert runner.run_sync("q").answered
+    reads, writes = os.pipe()
+    if not (pid := os.fork()):
+        signal.alarm(5)
+        ran = runner.run_sync("q")
+        os.write(writes, ran.attempts[0].run.id.encode())
+        os._exit(not ran.answered)
+    mine = runner.run_sync("q").attempts[0].run.id
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert os.read(reads, 99).decode() not in ("", mine)
+    os.close(reads)
+    os.close(writes)

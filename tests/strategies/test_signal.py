@@ -109,3 +109,18 @@ def test_a_loop_that_has_ended_is_passed_over() -> None:
         signal.set()
 
     anyio.run(main)
+
+
+def test_one_that_is_set_while_a_task_begins_to_wait_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    signal = Signal()
+
+    def loop() -> None:
+        signal.set()
+
+    monkeypatch.setattr("playcall.strategies.signal._loop", loop)
+
+    async def main() -> None:
+        with anyio.fail_after(1):
+            await signal.wait()
+
+    anyio.run(main)

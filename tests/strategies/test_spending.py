@@ -101,3 +101,15 @@ def test_postgres_holds_calls_as_sqlite_does_and_outlives_a_lost_connection(post
         other.exec_driver_sql("ALTER TABLE calls DROP COLUMN finish")
     with pytest.raises(PlaycallError, match="lacks finish"):
         Ledger(postgres)
+
+
+def test_percentiles_are_of_answers_that_no_cache_gave_by_nearest_rank(ledger: Ledger) -> None:
+    add(ledger, *(call(seconds=s) for s in (1.0, 2.0, 3.0)), *(call(seconds=0.0, cached=True) for _ in range(9)))
+    (row,) = summary(ledger)
+    assert (row.mean_s, row.p50_s, row.p95_s) == (2.0, 2.0, 3.0)
+
+
+def test_a_cancelled_call_that_failed_counts_once(ledger: Ledger) -> None:
+    add(ledger, call(price=5, error="cut", cancelled=True))
+    (row,) = summary(ledger)
+    assert (row.failed, row.cancelled, row.failed_spent, row.cancelled_spent, row.total) == (0, 1, 0, 5, 5)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -142,3 +143,20 @@ def test_nothing_heavy_is_imported_before_a_call() -> None:
     script = f"import sys, {names}; print(*sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_litellm_neither_retries_nor_caches_by_itself_and_no_key_of_the_environment_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    sent: dict[str, object] = {}
+
+    async def acompletion(**options: object) -> None:
+        sent.update(options)
+        raise ValueError(f"bad key {KEY}")
+
+    endpoint = LiteLLM()
+    endpoint._litellm = SimpleNamespace(acompletion=acompletion)
+    with pytest.raises(CallFailed, match=r"bad key \*\*\*"):
+        anyio.run(endpoint, call())
+    assert (sent["num_retries"], sent["max_retries"], sent["caching"]) == (0, 0, False)

@@ -12,7 +12,7 @@ import anyio
 import openai
 import pytest
 
-from playcall.strategies import Agree, Ask, Misuse, Strategy, Template, Vote
+from playcall.strategies import Agree, Ask, Misuse, PlaycallError, Strategy, Template, Vote
 from playcall.strategies.arm import Arm
 from playcall.strategies.budget import Budget
 from playcall.strategies.cache import Cache
@@ -479,3 +479,217 @@ def test_what_cannot_be_wrapped_is_refused_where_it_is_wrapped() -> None:
         policy.call(yields)
     with pytest.raises(Misuse, match="async def"):
         policy.call(functools.partial(lambda q, model: Awaited(), "q"))()
+
+
+# --- what reaches the vendor's function
+
+
+def test_settings_that_the_client_has_no_name_for_go_into_its_extra_body_beside_the_callers(server: Server) -> None:
+    arms = {"a": Arm(Nowhere(), "a", {"top_k": 5}, price=PRICE, headers={"x-arm": "1", "x-mine": "arm"})}
+    create = Runner(Ask("a"), arms).wrap(sync_client(server).chat.completions.create)
+    create(model="", messages=SAID, extra_body={"mine": 1}, extra_headers={"x-mine": "caller"})
+    sent = server.served[0]
+    assert (sent.body["top_k"], sent.body["mine"]) == (5, 1)
+    assert (sent.headers["x-arm"], sent.headers["x-mine"]) == ("1", "caller")
+
+
+def test_what_is_not_given_is_no_part_of_a_request(server: Server) -> None:
+    create = runner(Ask("a"), "a", cache=Cache()).wrap(sync_client(server).chat.completions.create)
+    create(model="", messages=SAID)
+    create(model="", messages=SAID, temperature=openai.NOT_GIVEN)  # type: ignore[arg-type]
+    assert len(server.served) == 1
+
+
+def test_clients_of_other_organisations_share_no_cached_answer(server: Server) -> None:
+    cache = Cache()
+    for organization in ("one", "two"):
+        client = openai.OpenAI(base_url=server.url, api_key="sk-secret-1234", organization=organization)
+        runner(Ask("a"), "a", cache=cache).wrap(client.chat.completions.create)(model="", messages=SAID)
+    assert len(server.served) == 2
+
+
+def test_an_object_of_the_callers_reaches_the_function_as_it_is() -> None:
+    class Message:
+        def model_dump(self) -> dict[str, str]:
+            return {"role": "user", "content": "q"}
+
+    got, message = [], Message()
+
+    def create(model: str, messages: list[Any], **more: Any) -> Any:
+        got.append((messages, more))
+        return {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
+
+    create.__module__ = "litellm.main"
+    arms = {"x": Arm(Nowhere(), "x", price="free", confidence="mean_logprob")}
+    Runner(Ask("x"), arms).wrap(create)("", [message])
+    [(messages, more)] = got
+    assert messages[0] is message
+    assert more == {"logprobs": True, "num_retries": 0, "max_retries": 0}  # litellm's own would multiply with ours
+
+
+def test_a_prompt_takes_the_place_of_messages_as_a_message() -> None:
+    @Runner(Ask("x") >> ("z", Template("Merge: {answers}")), unpriced="free").call
+    def ask(messages: list[dict[str, str]], model: str = "") -> str:
+        return f"{model}: {messages[0]['role']} {messages[0]['content']}"
+
+    assert ask(SAID).startswith("z: user Merge: ")
+
+
+@pytest.mark.parametrize("settings", [{"deadline": 0.05}, {"timeout": 0.05}], ids=str)
+def test_a_wrapped_call_keeps_the_deadline_of_its_policy_and_the_time_limit_of_its_arm(settings: Any) -> None:
+    arms = {"x": Arm(Nowhere(), "x", price="free", tries=1, timeout=settings.get("timeout", 600))}
+
+    @Runner(Ask("x"), arms, deadline=settings.get("deadline", INF)).call
+    async def ask(question: str, model: str = "") -> str:
+        await anyio.sleep(9)
+        return "late"
+
+    with pytest.raises(NoAnswer):
+        anyio.run(ask, "q")
+
+
+def test_an_answer_without_usage_is_billed_by_an_estimate_of_its_text() -> None:
+    def create(model: str, messages: list[Any]) -> Any:
+        return {"choices": [{"message": {"content": "y" * 40}, "finish_reason": "stop"}]}
+
+    spy: Any = Spy()
+    Runner(Ask("x"), {"x": Arm(Nowhere(), "x", price=Price(0, 1))}, ledger=spy).wrap(create)("", SAID)
+    assert (spy.calls[0].price, spy.calls[0].estimated) == (10 * 1000, True)
+
+
+def test_the_clients_key_does_not_show_in_the_causes() -> None:
+    echo = {"choices": None, "error": {"message": "bad key sk-secret-1234", "code": 401}}
+    with serve(answer=lambda body: echo) as server:
+        create = runner(Ask("a"), "a").wrap(sync_client(server).chat.completions.create)
+        with pytest.raises(NoAnswer) as caught:
+            create(model="", messages=SAID)
+    assert "bad key ***" in str(caught.value)
+
+
+# --- streams
+
+
+def test_a_stream_is_never_taken_from_the_cache_and_keeps_the_callers_options(server: Server) -> None:
+    create = runner(Ask("a"), "a", cache=Cache()).wrap(sync_client(server).chat.completions.create)
+    for _ in range(2):
+        assert list(create(model="", messages=SAID, stream=True, stream_options={"include_obfuscation": False}))
+    assert [s.body["stream_options"] for s in server.served] == [
+        {"include_obfuscation": False, "include_usage": True}
+    ] * 2
+
+
+def test_a_truncated_stream_is_entered_as_such(server: Server) -> None:
+    spy = Spy()
+    create = runner(Ask("a+length"), "a+length", ledger=spy).wrap(sync_client(server).chat.completions.create)
+    assert list(create(model="", messages=SAID, stream=True))
+    assert spy.news.wait(2)
+    assert [c.error for c in spy.calls] == ["truncated"]
+
+
+class Source:
+    """A vendor's stream of pieces that are no chat chunks: some, then what `then` does."""
+
+    def __init__(self, then: Any) -> None:
+        self.left, self.then, self.closed = 2, then, False
+
+    def __aiter__(self) -> Source:
+        return self
+
+    async def __anext__(self) -> dict[str, str]:
+        self.left -= 1
+        return {"type": "piece"} if self.left >= 0 else await self.then()
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def streaming(source: Any, **options: Any) -> tuple[Any, list[str]]:
+    """A wrapped function that streams a source, and the models that it was called with."""
+    called: list[str] = []
+
+    async def create(model: str, messages: list[Any], stream: bool = False) -> Any:
+        called.append(model)
+        return source
+
+    return Runner(Ask("x") | Ask("y"), unpriced="free", **options).wrap(create), called
+
+
+def test_a_stream_that_breaks_after_its_first_piece_is_not_paid_again_behind_the_readers_back() -> None:
+    async def breaks() -> Any:
+        raise ConnectionError("gone")
+
+    spy: Any = Spy()
+    create, called = streaming(Source(breaks), ledger=spy)
+
+    async def main() -> None:
+        stream = await create("", SAID, stream=True)
+        with pytest.raises(ConnectionError, match="gone"):
+            async for _ in stream:
+                pass
+        with anyio.fail_after(2):
+            while not spy.calls:
+                await anyio.sleep(0)
+        await anyio.wait_all_tasks_blocked()
+
+    anyio.run(main)
+    assert (called, [c.error for c in spy.calls]) == (["x"], ["cut"])
+
+
+def test_a_stream_that_is_left_closes_its_source() -> None:
+    source = Source(anyio.sleep_forever)
+    create, _ = streaming(source)
+
+    async def main() -> None:
+        async with await create("", SAID, stream=True) as stream:
+            await anext(stream)
+
+    anyio.run(main)
+    assert source.closed
+
+
+def test_a_sync_stream_that_is_left_closes_its_source_too() -> None:
+    class Sync:
+        closed = False
+
+        def __iter__(self) -> Sync:
+            return self
+
+        def __next__(self) -> dict[str, str]:
+            return {"type": "piece"}
+
+        def close(self) -> None:
+            self.closed = True
+
+    source = Sync()
+    create = Runner(Ask("x"), unpriced="free").wrap(lambda model, messages, stream=False: source)
+    with create("", SAID, stream=True) as stream:
+        next(stream)
+    assert source.closed
+
+
+def test_a_deadline_that_comes_amid_a_stream_ends_it_with_its_reason() -> None:
+    async def later() -> dict[str, str]:
+        await anyio.sleep(0.1)
+        return {"type": "late"}
+
+    create, _ = streaming(Source(later), deadline=0.05)
+
+    async def main() -> None:
+        async for piece in await create("", SAID, stream=True):
+            assert piece == {"type": "piece"}
+
+    with pytest.raises(PlaycallError, match="deadline came while the answer was being streamed"):
+        anyio.run(main)
+
+
+def test_a_stream_that_is_cancelled_before_its_first_piece_cancels_its_call() -> None:
+    source = Source(anyio.sleep_forever)
+    source.left = 0
+    create, called = streaming(source)
+
+    async def main() -> None:
+        with anyio.move_on_after(0.02):
+            await create("", SAID, stream=True)
+
+    anyio.run(main)
+    assert (called, source.closed) == (["x"], True)
