@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from math import inf
 from typing import Any, Protocol
 
 import anyio
@@ -96,10 +97,12 @@ class Agent:
             raise CallFailed(Failure.TIMEOUT, f"the agent took over {call.timeout:g} s") from error
         if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], int | float):
             made, spent = made
+            if not 0 <= spent < inf:
+                raise CallFailed(Failure.RAISED, f"the agent says that it spent {spent!r}: USD are zero or more")
             call.reported = round(spent * NANO)
         if isinstance(made, Answer):
             return made
-        if made is None or made == "":
+        if made is None or (isinstance(made, str) and not made):
             raise CallFailed(Failure.EMPTY, "the agent returned nothing")
         return Answer(made if isinstance(made, str) else _text(made), made)
 

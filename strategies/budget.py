@@ -100,6 +100,6 @@ def _short(account: Account, worst: int) -> str:
 def _nano(what: str, usd: float | None) -> int | None:
     if usd is None:
         return None
-    if not (isfinite(usd) and usd >= 0):
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not (isfinite(usd) and usd >= 0):
         raise Misuse(f"budget of {what}: {usd!r}; give USD, zero or more.")
     return round(usd * NANO)

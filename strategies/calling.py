@@ -41,12 +41,26 @@ async def called(endpoint: Endpoint, call: Call, end: End) -> Answer:
         raised = CallFailed(Failure.RAISED, f"{type(error).__name__}: {error}"[:300])
         end(raised)
         raise raised from error
-    except BaseException:
+    except SystemExit as error:  # as command lines raise it; it would end everybody's event loop
+        raised = CallFailed(Failure.RAISED, f"SystemExit: {error}")
+        end(raised)
+        raise raised from error
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and not _told_to_end():
+            raised = CallFailed(Failure.RAISED, "it was cancelled from within")
+            end(raised)
+            raise raised from error
         call.cancelled = True
         end(None)
         raise
     end(None)
     return answer
+
+
+def _told_to_end() -> bool:
+    """Whether this task of asyncio's was cancelled; else what it awaits has cancelled itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 _drains: set[asyncio.Task[Answer]] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 import anyio
 
@@ -20,7 +21,7 @@ from playcall.strategies.calling import bill, called, drained, said, tokens_of
 from playcall.strategies.canonical import canonicaliser
 from playcall.strategies.completion import read_completion
 from playcall.strategies.errors import Misuse
-from playcall.strategies.limits import BENCH_AFTER, BENCH_FOR, Gate, gate_of
+from playcall.strategies.limits import BENCH_AFTER, BENCH_FOR, Gate, domain, gates_of
 from playcall.strategies.live import Attempt
 from playcall.strategies.prices import Price, most_tokens
 from playcall.strategies.recording import Reply
@@ -52,17 +53,44 @@ class Options(TypedDict, total=False):
     bench_for: float  # seconds, 15 unless told
 
 
+def _check(options: Options) -> None:
+    """Raise Misuse for an option that does not exist, or is no such thing."""
+    from playcall.strategies.cache import Cache
+    from playcall.strategies.ledger import Ledger
+
+    kinds = {"budget": Budget, "ledger": Ledger, "cache": Cache}
+    for name, value in options.items():
+        if name not in Options.__annotations__:
+            near = difflib.get_close_matches(name, Options.__annotations__) or sorted(Options.__annotations__)
+            raise Misuse(f"there is no option {name!r}; did you mean {near[0]!r}?")
+        if name in kinds and not isinstance(value, kinds[name] | None):
+            raise Misuse(f"{name}={value!r}: give a {kinds[name].__name__}, such as {_SUCH[name]}.")
+    if (unpriced := options.get("unpriced", "error")) not in get_args(Unpriced):
+        raise Misuse(f"unpriced={unpriced!r}: write one of {', '.join(get_args(Unpriced))}.")
+
+
+_SUCH = {"budget": "Budget(session=5)", "ledger": "Ledger('calls.db')", "cache": "Cache('answers.db')"}
+
+
 class Dispatch:
     """A Provider over arms by name. Give the same budget, ledger and cache to several to share them."""
 
     def __init__(self, arms: Mapping[str, Arm], **options: Unpack[Options]) -> None:
+        _check(options)
         self.arms, self.name = dict(arms), options.get("name", "")
         self.budget = options.get("budget") or Budget()
         self.ledger, self.cache = options.get("ledger"), options.get("cache")
         self.unpriced = options.get("unpriced", "error")
         self.bench_after, self.bench_for = options.get("bench_after", BENCH_AFTER), options.get("bench_for", BENCH_FOR)
+        self._where: object = ...  # the gates' domain, once there are some
         canonical = options.get("canonical", "exact")
         self.canonical = canonicaliser(canonical) if isinstance(canonical, str) else canonical
+
+    def _gate(self, name: str) -> Gate:
+        if self._where is ... or self._where is not domain():
+            self._where = domain()
+            self._gates = gates_of(self.arms, self._where)
+        return self._gates[name]
 
     def check(self, names: Iterable[str]) -> None:
         """Raise Misuse for what would fail every call of these arms, or of their agents, before any is paid."""
@@ -115,7 +143,7 @@ class Dispatch:
 
     def _key(self, answer: Answer) -> str:
         try:
-            return self.canonical(answer.text)
+            return str(self.canonical(answer.text))
         except Exception as error:  # the user's own function may say that an answer is none
             raise CallFailed(Failure.INVALID, f"canonicaliser: {error!r}") from error
 
@@ -192,7 +220,7 @@ class Dispatch:
     async def _more_tries(self, attempt: Attempt, arm: Arm, request: dict[str, Any], first: CallFailed) -> Answer:
         import tenacity
 
-        gate, backoff = gate_of(arm), tenacity.wait_random_exponential(multiplier=arm.backoff, max=60)
+        gate, backoff = self._gate(attempt.arm), tenacity.wait_random_exponential(multiplier=arm.backoff, max=60)
         pending: list[CallFailed] = [first]
 
         def pause(state: tenacity.RetryCallState) -> float:
@@ -239,7 +267,7 @@ class Dispatch:
     async def _try(self, attempt: Attempt, arm: Arm, request: dict[str, Any]) -> Answer:
         """One try on the wire, priced and entered in the ledger however it ends."""
         call = self._call(attempt, arm, request)
-        queued, gate, worst, hold = moment(), gate_of(arm), 0, None
+        queued, gate, worst, hold = moment(), self._gate(attempt.arm), 0, None
         expected = self._expected(arm, request)
         try:
             if self.unpriced == "refuse" and arm.known_price is None:
@@ -270,7 +298,8 @@ class Dispatch:
         call.seconds = moment() - call.sent
         call.error, call.detail = said(error)
         bill(call, arm, error)
-        self.budget.settle(hold, call.price)
+        unsure = call.estimated and not call.stream and (error is not None or call.cancelled)
+        self.budget.settle(hold, max(call.price, hold.worst) if unsure else call.price)
         attempt.price += call.price
         used = call.usage or Usage()
         gate.leave(used.input + used.output - expected if expected else 0)
@@ -312,7 +341,10 @@ class Dispatch:
 
     def _enter(self, call: Call, arm: Arm) -> None:
         if self.ledger is not None:
-            told = _encode(call.request.get("messages", call.prompt))
+            try:
+                told = _encode(call.request.get("messages", call.prompt))
+            except (TypeError, ValueError, RecursionError):  # no JSON, and no reason to lose a row
+                told = repr(call.request.get("messages", call.prompt))
             digest = hashlib.sha256(told.encode()).hexdigest()[:16]
             self.ledger.add(call, provider=arm.endpoint.name, prompt_hash=digest)
 

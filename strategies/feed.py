@@ -73,6 +73,7 @@ class Feed(Generic[T]):
             if self._error is not None:
                 raise self._error
 
+        self._stack.callback(receive.close)
         await self._stack.enter_async_context(background(work))
         self._items = items()
         return self
@@ -104,7 +105,14 @@ async def in_thread(work: Callable[[], T]) -> T:
     limiter = _threads.get(None)
     if limiter is None:
         _threads.set(limiter := anyio.CapacityLimiter(MOST_THREADS))
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+    def guarded() -> T:
+        try:
+            return work()
+        except (SystemExit, KeyboardInterrupt) as error:  # it would end the event loop
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    return await anyio.to_thread.run_sync(guarded, abandon_on_cancel=True, limiter=limiter)
 
 
 _lock = threading.Lock()
@@ -112,14 +120,24 @@ _portals: dict[int, BlockingPortal] = {}
 
 
 def portal() -> BlockingPortal:
-    """This process's event loop in a thread, started on first use."""
+    """This process's event loop in a thread, started on first use, and anew if something has ended it."""
     with _lock:
         pid = os.getpid()  # a fork has no threads of its parent
+        if pid in _portals and not _runs(_portals[pid]):
+            del _portals[pid]
         if pid not in _portals:
             manager = start_blocking_portal("asyncio")
             _portals[pid] = manager.__enter__()
             atexit.register(lambda: manager.__exit__(None, None, None) if os.getpid() == pid else None)
         return _portals[pid]
+
+
+def _runs(portal: BlockingPortal) -> bool:
+    try:
+        portal.start_task_soon(int)
+    except RuntimeError:
+        return False
+    return True
 
 
 def in_portal(work: Callable[[], Awaitable[T]]) -> T:

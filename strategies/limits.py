@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 import anyio
-import sniffio
 
 from playcall.strategies.arm import Arm
 from playcall.strategies.call import CallFailed, Failure
-from playcall.strategies.signal import Signal, moment
+from playcall.strategies.signal import Signal, moment, on_asyncio
 
 _DOWN = {Failure.SERVER, Failure.CONNECTION, Failure.TIMEOUT, Failure.CUT, Failure.GARBAGE, Failure.AUTH}
 BENCH_AFTER, BENCH_FOR = 8, 15.0
@@ -149,12 +148,19 @@ _gates: dict[tuple[object, ...], Gate] = {}
 _lock = threading.Lock()
 
 
-def gate_of(arm: Arm) -> Gate:
-    """The gate of an arm's model and key; trio's clocks cannot be compared, so there each run has its own."""
-    domain: Callable[[], object] = anyio.lowlevel.current_token
-    clock = None if sniffio.current_async_library() == "asyncio" else domain()
-    key = (clock, arm.endpoint.name, arm.endpoint.tenant, arm.model)
+def domain() -> object:
+    """Where moments can be compared: all of asyncio, but each run of trio, whose clocks have origins of their own."""
+    return None if on_asyncio() else anyio.lowlevel.current_token()
+
+
+def gates_of(arms: Mapping[str, Arm], where: object) -> dict[str, Gate]:
+    """The gate of each arm: that of its model and key in this process. All are set before any is entered, so that the
+    tightest limits hold from the first call on."""
     with _lock:
-        gate = _gates.get(key) or _gates.setdefault(key, Gate())
-        gate.configure(arm)
-    return gate
+        gates = {
+            name: _gates.setdefault((where, arm.endpoint.name, arm.endpoint.tenant, arm.model), Gate())
+            for name, arm in arms.items()
+        }
+        for name, arm in arms.items():
+            gates[name].configure(arm)
+    return gates

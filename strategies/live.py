@@ -137,11 +137,18 @@ class Result:
         return self.latency / 1e6
 
 
+def refused(task: object, error: Exception) -> Result:
+    """The result of a task for which nothing could be asked."""
+    none = np.zeros((1, 0), dtype=np.int64)
+    panel = Panel((), (), none, np.zeros((1, 0)), none > 0, none, none, none > 0, np.zeros(1, dtype=np.int64))
+    return Result(None, None, 0, 0, panel, (), task, why=f"refused: {error}")
+
+
 class NoAnswer(PlaycallError):
     """No call of a run brought an answer that was kept; `result` holds them all, with what they cost."""
 
     def __init__(self, result: Result) -> None:
-        causes = "; ".join(dict.fromkeys(map(str, result.failures))) or "its rules kept none"
+        causes = "; ".join(dict.fromkeys(map(str, result.failures))) or result.why
         super().__init__(f"no answer from {len(result.attempts)} calls: {causes}.")
         self.result = result
 

@@ -240,11 +240,11 @@ def most_tokens(request: Mapping[str, Any]) -> int | None:
     tools = request.get("tools") or request.get("functions") or ()
     if any(request.get(key) is not None for key in _ELSEWHERE) or not all(map(_plain, read)):
         return None
-    if any(tool.get("type", "function") not in ("function", "custom") for tool in tools):
-        return None
     try:
+        if any(tool.get("type", "function") not in ("function", "custom") for tool in tools):
+            return None
         size = len(json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return None
     return size + _TURN * len(messages) + _REQUEST + (_TOOLS if tools else 0)
 

@@ -19,7 +19,7 @@ from playcall.strategies.dispatch import Dispatch, Options
 from playcall.strategies.engine import arms_of, unchecked
 from playcall.strategies.errors import Misuse, PlaycallError, only
 from playcall.strategies.feed import Feed, Send, in_portal, portal
-from playcall.strategies.live import Attempt, Live, NoAnswer, Play, Result, Run
+from playcall.strategies.live import Attempt, Live, NoAnswer, Play, Result, Run, refused
 
 if TYPE_CHECKING:
     from playcall.strategies.worst import Worst
@@ -51,7 +51,7 @@ class Runner:
             self.dispatch.check(arms_of(strategy))
 
     def _within(self, deadline: float | None) -> Strategy:
-        limit = self.deadline if deadline is None else deadline
+        limit = max(1e-6, self.deadline if deadline is None else deadline)  # what is late already ends at once
         return self.strategy if limit == inf else Within(self.strategy, limit)
 
     def _live(self, strategy: Strategy, watch: Watch | None = None) -> Play:
@@ -109,13 +109,20 @@ class Runner:
                         numbered = await anext(source, None)
                     if numbered is None:
                         return
-                    await send((numbered[0], await self._run(play, numbered[1], Run())))
+                    await send((numbered[0], await self._one(play, numbered[1])))
 
             async with anyio.create_task_group() as group:
                 for _ in range(concurrency):
                     group.start_soon(work)
 
         return Mapped(produce)
+
+    async def _one(self, play: Play, task: object) -> Result:
+        """A task that is refused is a result without an answer: others among many are paid for."""
+        try:
+            return await self._run(play, task, Run())
+        except Misuse as error:
+            return refused(task, error)
 
     def map_sync(
         self, tasks: Iterable[object], *, concurrency: int = 32, deadline: float | None = None

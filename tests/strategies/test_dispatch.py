@@ -233,7 +233,8 @@ def test_a_call_that_is_cancelled_in_the_queue_leaves_its_place_to_the_next() ->
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, "q")
             await anyio.wait_all_tasks_blocked()
-            await runner.run("q", deadline=1)
+            left = await runner.run("q", deadline=1)
+        assert left.attempts[0].calls[0].cancelled
         assert (await runner.run("q", deadline=11)).answered
 
     on_virtual_clock(main)
@@ -552,3 +553,11 @@ def test_what_a_cancelled_call_owes_is_part_of_the_cost() -> None:
 def test_a_budget_of_a_task_is_for_each_task_of_many() -> None:
     fake = Fake()
     assert all(r.answered for r in at_once(Runner(Ask("a"), {"a": arm(fake)}, budget=Budget(task=0.01)), *range(5)))
+
+
+def test_what_a_failed_call_may_have_cost_counts_against_the_budget_at_its_worst() -> None:
+    fake = Fake(fails_first(99, Failure.RAISED))  # sent, and nobody knows what it was billed
+    runner = Runner(8 * Ask("a"), {"a": arm(fake, params={"max_tokens": 2})}, budget=Budget(task=0.05))
+    result = play(runner)
+    assert len(fake.calls) == 2  # of at most two cents each
+    assert not result.exact

@@ -1,17 +1,34 @@
 """A strategy as a service: one task, many, streamed."""
 
+import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import warnings
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import anyio
 import pytest
 
-from playcall.strategies import Agree, Ask, AtLeast, Gather, Misuse, Template, Vote, on_virtual_clock
+from playcall.strategies import (
+    Agent,
+    Agree,
+    Arm,
+    Ask,
+    AtLeast,
+    Budget,
+    Gather,
+    Ledger,
+    Misuse,
+    Template,
+    Vote,
+    on_virtual_clock,
+    summary,
+)
 from playcall.strategies.call import Call, CallFailed, Failure
 from playcall.strategies.live import NoAnswer, Result
 from playcall.strategies.prices import Price
@@ -384,3 +401,72 @@ def test_a_forked_child_runs_on_a_loop_of_its_own_and_its_runs_have_ids_of_their
     assert os.read(reads, 99).decode() not in ("", mine)
     os.close(reads)
     os.close(writes)
+
+
+# --- what a user's function may do
+
+
+def leaves(call: Call) -> str:
+    raise SystemExit(3)
+
+
+def cancels_itself(call: Call) -> str:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("script", [leaves, cancels_itself])
+def test_a_call_that_would_end_the_event_loop_fails_alone(script) -> None:
+    arms = {"bad": arm(Fake(script, seconds=0)), "good": arm(Fake(seconds=0))}
+    for play in (Ask("bad") | Ask("good"), (Ask("bad") & Ask("good")).keep(Vote())):
+        result = Runner(play, arms).run_sync("q")
+        assert (result.output, [a.arm for a in result.failures]) == ("yes", ["bad"])
+        assert "raised" in str(result.failures[0])
+
+
+def test_a_function_in_a_thread_that_would_end_the_process_fails_alone() -> None:
+    agent = Arm(Agent(lambda task, models: sys.exit(3)), "agent", price="free")
+    runner = Runner(Ask("agent") | Ask("a"), {"agent": agent, "a": arm(Fake(seconds=0))})
+    assert [runner.run_sync("q").output for _ in range(2)] == ["yes", "yes"]
+
+
+def test_a_task_that_is_refused_fails_alone_among_many() -> None:
+    play = Ask("a") >> ("a", Template("{answers}"))
+    tools = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]}
+
+    async def main() -> list[Result]:
+        return await Runner(play, {"a": arm(Fake(seconds=0))}).map(["q", tools, "q"])
+
+    results = anyio.run(main)
+    assert [r.answered for r in results] == [True, False, True]
+    assert results[1].why.startswith("refused: this task has tools")
+    with pytest.raises(NoAnswer, match="this task has tools"):
+        results[1].unwrap()
+
+
+@pytest.mark.parametrize("task", [[{"role": "user", "content": "x", 1: 2}], {1: {2, 3}}, "\ud800"])
+def test_an_odd_task_loses_no_row(task: object, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.db")
+    runner_of(lambda call: "yes", ledger=ledger, budget=Budget(task=1)).run_sync(task)
+    ledger.close()
+    assert sum(row.calls for row in summary(tmp_path / "l.db")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bugdet": 3}, "did you mean 'budget'"),
+        ({"budget": 3.0}, r"Budget\(session=5\)"),
+        ({"ledger": "calls.db"}, r"Ledger\('calls.db'\)"),
+        ({"cache": "answers.db"}, r"Cache\('answers.db'\)"),
+        ({"unpriced": "no"}, "error, free, refuse"),
+    ],
+)
+def test_an_option_that_is_none_is_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(Misuse, match=said):
+        runner_of(**options)
+
+
+@pytest.mark.parametrize("deadline", [0, -1.0])
+def test_a_deadline_that_has_passed_is_a_failure_and_no_error(deadline: float) -> None:
+    result = runner_of(seconds=9).run_sync("q", deadline=deadline)
+    assert (result.answered, result.seconds < 1) == (False, True)
