@@ -53,23 +53,24 @@ class Options(TypedDict, total=False):
     bench_for: float  # seconds, 15 unless told
 
 
+_KINDS = {
+    "budget": ("hold", "Budget(session=5)"),
+    "ledger": ("add", "Ledger('calls.db')"),
+    "cache": ("fetch", "Cache()"),
+}
+
+
 def _check(options: Options) -> None:
     """Raise Misuse for an option that does not exist, or is no such thing."""
-    from playcall.strategies.cache import Cache
-    from playcall.strategies.ledger import Ledger
-
-    kinds = {"budget": Budget, "ledger": Ledger, "cache": Cache}
     for name, value in options.items():
         if name not in Options.__annotations__:
             near = difflib.get_close_matches(name, Options.__annotations__) or sorted(Options.__annotations__)
             raise Misuse(f"there is no option {name!r}; did you mean {near[0]!r}?")
-        if name in kinds and not isinstance(value, kinds[name] | None):
-            raise Misuse(f"{name}={value!r}: give a {kinds[name].__name__}, such as {_SUCH[name]}.")
+        method, such = _KINDS.get(name, ("", ""))
+        if method and value is not None and not hasattr(value, method):
+            raise Misuse(f"{name}={value!r}: give a {name.title()}, such as {such}.")
     if (unpriced := options.get("unpriced", "error")) not in get_args(Unpriced):
         raise Misuse(f"unpriced={unpriced!r}: write one of {', '.join(get_args(Unpriced))}.")
-
-
-_SUCH = {"budget": "Budget(session=5)", "ledger": "Ledger('calls.db')", "cache": "Cache('answers.db')"}
 
 
 class Dispatch:

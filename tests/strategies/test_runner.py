@@ -457,7 +457,7 @@ def test_an_odd_task_loses_no_row(task: object, tmp_path: Path) -> None:
         ({"bugdet": 3}, "did you mean 'budget'"),
         ({"budget": 3.0}, r"Budget\(session=5\)"),
         ({"ledger": "calls.db"}, r"Ledger\('calls.db'\)"),
-        ({"cache": "answers.db"}, r"Cache\('answers.db'\)"),
+        ({"cache": "answers.db"}, r"Cache\(\)"),
         ({"unpriced": "no"}, "error, free, refuse"),
     ],
 )
