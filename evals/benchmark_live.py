@@ -45,16 +45,9 @@ DELAYS = {"fast": 0.020, "slow": 0.060}  # seconds, by model
 QUORUM, DRAWS = 3, 8
 MODELS = ("fast",) * QUORUM + ("slow",) * (DRAWS - QUORUM)
 ROUNDS = 8
-BODY = json.dumps(
-    {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "fast",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "42"}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 13},
-    }
-).encode()
+BODY = b"""{"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "fast",
+ "choices": [{"index": 0, "message": {"role": "assistant", "content": "42"}, "finish_reason": "stop"}],
+ "usage": {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 13}}"""
 
 One = Callable[[str, str], Awaitable[str]]
 """(model, task) -> its answer."""
@@ -299,6 +292,7 @@ async def measure(url: str, names: Sequence[str], concurrencies: Sequence[int], 
     async with AsyncExitStack() as stack:
         plays = {name: await stack.enter_async_context(CLIENTS[name][0](url)) for name in names}
         gc.freeze()  # no client pays for collecting among what the others imported
+        stack.callback(gc.unfreeze)
         for scenario, calls in (("single", 1), ("best_of_8", DRAWS)):
             for concurrency in concurrencies:
                 rounds: dict[str, list[Round]] = {name: [] for name in names}
@@ -332,15 +326,6 @@ def row(scenario: str, name: str, concurrency: int, calls: int, rounds: Mapping[
     }
 
 
-def benchmark(names: Sequence[str], concurrencies: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """All rows, from one run of one server."""
-    with serving() as url:
-        try:
-            return asyncio.run(measure(url, names, concurrencies, seconds))
-        finally:
-            gc.unfreeze()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="rows as JSON")
@@ -351,7 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = [name for name in told.clients if find_spec(CLIENTS[name][1])]
     for name in set(told.clients) - set(names):
         print(f"skipped {name}: {CLIENTS[name][1]} is not installed", file=sys.stderr)
-    rows = benchmark(names, [int(n) for n in told.concurrency.split(",")], told.seconds)
+    with serving() as url:
+        rows = asyncio.run(measure(url, names, [int(n) for n in told.concurrency.split(",")], told.seconds))
     if told.json:
         print(json.dumps(rows, indent=2))
         return

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
 from importlib.resources import as_file, files
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from playcall import portfolio
 from playcall.evals import comparison as comparing
@@ -100,22 +98,13 @@ def on_tables(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@contextmanager
-def progress() -> Iterator[portfolio.Progress]:
-    """A bar on standard error, gone when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown.errors, transient=True) as bar:
-        task = bar.add_task("searching", total=None)
-        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)
-
-
 def _compared(tables: Tables, yours: list[str] | None, folding: Folding) -> list[comparing.Comparison]:
     named = [pair for text in yours or [] for pair in comparing.strategy_file(text).items()]
     if len(strategies := dict(named)) < len(named):
         raise Misuse(
             f"two of your strategies have the same name; name each anew: {', '.join(name for name, _ in named)}."
         )
-    with progress() as tell:
+    with shown.bar("searching") as tell:
         told: Folding = {**folding, "progress": tell}
         return [comparing.compare(r, strategies, **told) for r in tables.values()]
 
@@ -173,7 +162,7 @@ def fit(
     given = _weights(weights or "")
     target = portfolio.Target(max_cost, max_latency, min_quality, given.get("cost", 0.0), given.get("latency", 0.0))
     for value, recording in tables.items():
-        with progress() as tell:
+        with shown.bar("searching") as tell:
             told: Folding = {**folding, "progress": tell}
             policy = portfolio.fit(recording, target, **told)
         path = output.with_name(f"{output.stem}-{value}{output.suffix}") if value else output
@@ -224,7 +213,7 @@ def demo(
         shown.comparison(comparison)
     half = float(crux[done[0].single_arm].price.mean()) / NANO / 2
     shown.out.print(f"\nA policy for the first table at no more than half the cost, --max-cost {half:.6f}:")
-    with progress() as tell:
+    with shown.bar("searching") as tell:
         policy = portfolio.fit(crux, portfolio.Target(max_cost=half), progress=tell)
     shown.policy(policy)
     try:

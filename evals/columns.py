@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from playcall.strategies import PlaycallError
+from playcall.strategies.errors import some
 from playcall.strategies.panel import Floats, Ints
 
 _BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError, csv.Error)
@@ -118,12 +119,6 @@ def open_table(path: str | Path) -> Table:
     if not len(rows):
         raise TableError("has no rows. Give a file with recorded calls in it, one a row.", path.name)
     return Table(path.name, columns, rows)
-
-
-def some(names: Collection[str], most: int = 4) -> str:
-    """The first names, and how many more."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(repr(name[:60]) for name in list(names)[:most]) + more
 
 
 def _csv(text: str) -> Iterator[dict[str, Any]]:

@@ -97,17 +97,15 @@ class Journal:
         for name, settings in arms.items():
             if (old := known["arms"].get(name, settings)) != settings:
                 changed = [k for k in {**old, **settings} if old.get(k) != settings.get(k)]
-                told = "; ".join(f"{k} was {_short(old.get(k))}, is {_short(settings.get(k))}" for k in changed)
-                raise PlaycallError(f"{self.path}: arm {name!r} was recorded otherwise: {told}. Rename it, or: {anew}.")
+                how = "; ".join(f"{k} was {_short(old.get(k))}, is {_short(settings.get(k))}" for k in changed)
+                raise PlaycallError(f"{self.path}: arm {name!r} was recorded otherwise: {how}. Rename it, or: {anew}.")
         if other := [item for item, digest in tasks.items() if known["tasks"].get(item, digest) != digest]:
             more = f" and {len(other) - 1} more" if len(other) > 1 else ""
             raise PlaycallError(f"{self.path}: task {other[0]!r}{more} was recorded with another text. {anew}.")
         if known["tasks"] and not known["tasks"].keys() & tasks.keys():
             raise PlaycallError(f"{self.path} is of other tasks, such as {next(iter(known['tasks']))!r}. {anew}.")
-        new = {
-            "tasks": {k: v for k, v in tasks.items() if k not in known["tasks"]},
-            "arms": {k: v for k, v in arms.items() if k not in known["arms"]},
-        }
+        told = {"tasks": tasks, "arms": arms}
+        new = {kind: {k: v for k, v in of.items() if k not in known[kind]} for kind, of in told.items()}
         if any(new.values()) and not self.add({"head": {"playcall": 1, **new}}):
             raise PlaycallError(f"{self.path} cannot be written: {self.full}. Make room; nothing was paid.")
 

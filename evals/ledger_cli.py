@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -46,21 +46,15 @@ def _figures(row: SummaryRow) -> dict[str, object]:
     return {**{k: v for k, v in asdict(row).items() if k not in _MONEY}, **nano, "total_usd": row.total / NANO}
 
 
-def _total(rows: list[SummaryRow]) -> dict[str, object]:
+def _total(rows: list[SummaryRow]) -> dict[str, Any]:
     sums = {name: sum(getattr(r, name) for r in rows) for name in ("calls", "failed", "cancelled", "cached")}
     nano = {f"{name}_nano": sum(getattr(r, name) for r in rows) for name in (*_MONEY, "total")}
     certain = {"about": any(r.about for r in rows), "at_least": any(r.at_least for r in rows)}
-    return {**sums, **nano, "total_usd": sum(r.total for r in rows) / NANO, **certain}
+    return {**sums, **nano, "total_usd": nano["total_nano"] / NANO, **certain}
 
 
 def _usd(nano: int) -> str:
     return "-" if not nano else f"{nano / NANO:,.4f}" if nano >= NANO // 100 else f"{nano / NANO:.3g}"
-
-
-def _sum(nano: int, rows: list[SummaryRow]) -> str:
-    """A sum of money, with how far it can be trusted."""
-    words = ["at least"] * any(r.at_least for r in rows) + ["about"] * any(r.about for r in rows)
-    return " ".join([*words, f"${_usd(nano) if nano else 0}"])
 
 
 def _show(rows: list[SummaryRow], by: str) -> None:
@@ -74,23 +68,18 @@ def _show(rows: list[SummaryRow], by: str) -> None:
         mark = ">" * r.at_least + "~" * r.about
         usd = [mark + _usd(r.spent), *map(_usd, (r.failed_spent, r.cancelled_spent, r.saved))]
         seconds = ["-" if s is None else f"{s:.3g}" for s in (r.mean_s, r.p50_s, r.p95_s, r.p99_s)]
-        figures = [
-            f"{r.calls:,}",
-            *usd,
-            f"{100 * r.share:.1f}",
-            f"{r.input_tokens:,}",
-            f"{r.output_tokens:,}",
-            *seconds,
-        ]
-        table.add_row(*(Text(cell) for cell in (r.name or "(none)", *figures)))
+        figures = [f"{r.calls:,}", *usd, f"{100 * r.share:.1f}", f"{r.input_tokens:,}", f"{r.output_tokens:,}"]
+        table.add_row(*map(Text, (r.name or "(none)", *figures, *seconds)))
     shown.out.print(table)
-    failed, cancelled, saved = (sum(getattr(r, name) for r in rows) for name in _MONEY[1:])
-    parts = [f"${_usd(x)} for {what}" for x, what in ((failed, "failed"), (cancelled, "cancelled")) if x]
-    of = f", of that {' and '.join(parts)} calls" if parts else ""
-    kept = f"; the cache saved ${_usd(saved)}" if saved else ""
-    calls = sum(r.calls for r in rows)
-    shown.out.print(Text(f"Total: {_sum(sum(r.total for r in rows), rows)} for {calls:,} calls{of}{kept}."))
-    if any(r.at_least for r in rows):
-        shown.out.print(Text("At least (>): some calls have no known price, and count as nothing."))
-    if any(r.about for r in rows):
-        shown.out.print(Text("About (~): some prices are estimates, as of cancelled calls."))
+    total = _total(rows)
+    spent = {what: total[f"{what}_spent_nano"] for what in ("failed", "cancelled")}
+    parts = " and ".join(f"${_usd(nano)} for {what}" for what, nano in spent.items() if nano)
+    of = f", of that {parts} calls" if parts else ""
+    kept = f"; the cache saved ${_usd(total['saved_nano'])}" if total["saved_nano"] else ""
+    sum_ = "at least " * total["at_least"] + "about " * total["about"]
+    sum_ += f"${_usd(total['total_nano'])}" if total["total_nano"] else "$0"
+    lines = [f"Total: {sum_} for {total['calls']:,} calls{of}{kept}."]
+    lines += ["At least (>): some calls have no known price, and count as nothing."] * total["at_least"]
+    lines += ["About (~): some prices are estimates, as of cancelled calls."] * total["about"]
+    for line in lines:
+        shown.out.print(Text(line))

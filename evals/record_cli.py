@@ -5,17 +5,16 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from playcall.evals import show as shown
 from playcall.evals.recorder import Options, Recorder, Unpriced
+from playcall.evals.run_cli import LedgerUrl, Prices
 from playcall.evals.scorers import NAMES
 from playcall.evals.table import read_table
 from playcall.evals.tasks import read_tasks
@@ -40,10 +39,8 @@ def record(
     only: Annotated[list[str] | None, typer.Option(help="Record this arm; repeatable. Else all but a judge.")] = None,
     canonical: Annotated[str, typer.Option(help="Which answers a judge takes for the same: see `compare`.")] = "exact",
     unpriced: Annotated[Unpriced, typer.Option(help="An arm of unknown price: error, free, or left out.")] = "error",
-    prices: Annotated[Path | None, typer.Option(help="Your prices: a file of name: {input, output}.")] = None,
-    ledger: Annotated[
-        str | None, typer.Option(envvar="PLAYCALL_LEDGER", help="A file or URL to enter every call in.")
-    ] = None,
+    prices: Prices = None,
+    ledger: LedgerUrl = None,
     seed: Annotated[int | None, typer.Option(help="Sent to arms with each call, plus the number of its draw.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever was recorded before.")] = False,
 ) -> None:
@@ -55,7 +52,10 @@ def record(
         options = Options(n=n, budget=budget, concurrency=concurrency, canonical=canonical, unpriced=unpriced)
         more = Options(seed=seed, only=only or (), fresh=fresh, ledger=entered)
         recorder = Recorder(given, read, scorer, output, {**options, **more})
-        with _bar(recorder):
+        with shown.bar("", recorder.total) as bar:
+            recorder.tell = lambda: bar(
+                f"{recorder.failing:,} failed, ${recorder.spent / NANO:.4f}", recorder.done, recorder.total
+            )
             interrupted = anyio.run(_interruptible, recorder)
     _told(recorder, interrupted)
     if interrupted or not recorder.complete:
@@ -83,35 +83,17 @@ async def _interruptible(recorder: Recorder) -> bool:
     return caught
 
 
-@contextmanager
-def _bar(recorder: Recorder) -> Iterator[None]:
-    """How far it is, on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown.errors, transient=True) as bar:
-        task = bar.add_task("", total=recorder.total)
-
-        def tell() -> None:
-            said = f"{recorder.failing:,} failed, ${recorder.spent / NANO:.4f}"
-            bar.update(task, description=said, completed=recorder.done, total=recorder.total)
-
-        recorder.tell = tell
-        yield
-
-
 def _told(recorder: Recorder, interrupted: bool) -> None:
     """What is there, what is not, and how to go on."""
-    say = shown.errors.print
-    say(
+    lines = [
         f"{recorder.done:,} of {recorder.total:,} calls are safe in {recorder.journal_path}, {recorder.made:,} of this "
         f"run; ${recorder.spent / NANO:.6f} spent in all.",
-        markup=False,
-        soft_wrap=True,
-    )
-    for line in recorder.remarks():
-        say(line, markup=False, soft_wrap=True)
+        *recorder.remarks(),
+    ]
     if recorder.written and not interrupted:
         part = "" if recorder.written == len(recorder.tasks) else f" of {len(recorder.tasks):,}"
-        say(f"Written to {recorder.output}: {recorder.written:,}{part} tasks.", markup=False, soft_wrap=True)
+        lines.append(f"Written to {recorder.output}: {recorder.written:,}{part} tasks.")
     if interrupted or not recorder.complete:
-        command = [a for a in sys.argv[1:] if a != "--fresh"]
-        say(f"Go on by: playcall {shlex.join(command)}", markup=False, soft_wrap=True)
+        lines.append(f"Go on by: playcall {shlex.join(a for a in sys.argv[1:] if a != '--fresh')}")
+    for line in lines:
+        shown.errors.print(line, markup=False, soft_wrap=True)

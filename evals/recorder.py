@@ -25,10 +25,11 @@ from playcall.strategies.budget import Budget
 from playcall.strategies.call import CallFailed, Failure
 from playcall.strategies.canonical import canonicaliser
 from playcall.strategies.dispatch import Dispatch
+from playcall.strategies.dispatch import Options as Serving
 from playcall.strategies.errors import only as only_error
 from playcall.strategies.ledger import Ledger
 from playcall.strategies.panel import PROMPTED
-from playcall.strategies.requests import messages_of, text_of
+from playcall.strategies.requests import request_of
 from playcall.strategies.scripted import Played
 
 Unpriced = Literal["error", "free", "refuse"]
@@ -96,14 +97,9 @@ class Recorder:
             self.scorer.check(task)
             if taken := sorted(task.columns.keys() & OURS):
                 raise Misuse(f"task {task.id!r}: the table has a column {taken[0]!r} of its own; rename the task's.")
-        self._dispatch = Dispatch(
-            self.arms,
-            budget=Budget(session=given.get("budget")),
-            ledger=given.get("ledger"),
-            unpriced=given.get("unpriced", "error"),
-            name="record",
-            bench_after=None,
-        )
+        limit, unpriced = Budget(session=given.get("budget")), given.get("unpriced", "error")
+        shared = Serving(budget=limit, ledger=given.get("ledger"), unpriced=unpriced, name="record", bench_after=None)
+        self._dispatch = Dispatch(self.arms, **shared)
         self.names = self._names(given.get("only"))
         judge = [self.scorer.arm] if isinstance(self.scorer, Judge) else []
         self._dispatch.check((*self.names, *judge))
@@ -149,7 +145,7 @@ class Recorder:
         with Journal(self.journal_path, fresh=self.options.get("fresh", False)) as self._journal:
             self._begin()
             try:
-                todo = list(self._missing())
+                todo = [key for key in self._keys() if key not in self._journal.calls]
                 for _ in range(PASSES):
                     await self._each(iter(todo), self._call)
                     todo = [key for key in todo if self.failures.get(key, {}).get("error") in _AGAIN]
@@ -177,22 +173,14 @@ class Recorder:
         self.tell()
 
     def _end(self) -> None:
-        if self._journal.unsaved:
-            why, lines = self._journal.full, len(self._journal.unsaved)
-            say = "make room and start again: what is saved is not paid again"
-            if self._journal.save():
-                self.stopped = f"{self.journal_path} could not be written for a while ({why}); all is saved now; {say}"
-            else:
-                left = len(self._journal.unsaved)
-                self.stopped = (
-                    f"{self.journal_path} cannot be written ({why}): {left} of {lines} answers are lost; {say}"
-                )
+        if lines := len(self._journal.unsaved):
+            why, saved = self._journal.full, self._journal.save()
+            how = f"{self.journal_path} {'could not be written for a while' if saved else 'cannot be written'} ({why})"
+            left = "all is saved now" if saved else f"{len(self._journal.unsaved)} of {lines} answers are lost"
+            self.stopped = f"{how}: {left}; make room and start again: what is saved is not paid again"
 
     def _keys(self) -> Iterator[Key]:
         return ((task.id, arm, draw) for task in self.tasks for arm in self.names for draw in range(self.n))
-
-    def _missing(self) -> Iterator[Key]:
-        return (key for key in self._keys() if key not in self._journal.calls)
 
     async def _each(self, todo: Iterator[Any], work: Callable[[Any], Any]) -> None:
         """Work on all, some at a time; at an error what is in flight is still waited for."""
@@ -232,10 +220,7 @@ class Recorder:
         seed = self.options.get("seed")
         if seed is None or isinstance(self.arms[arm].endpoint, Agent | Played):
             return task.task
-        told: Any = task.task
-        if not (isinstance(told, Mapping) and "messages" in told):
-            told = {"messages": messages_of(told) or [{"role": "user", "content": text_of(told)}]}
-        return {**told, "seed": seed + draw}
+        return request_of(task.task, None, self.arms[arm].model, {"seed": seed + draw})
 
     def _note(self, key: Key, attempt: Attempt) -> None:
         """Enter a call that has ended, one way or another."""
@@ -342,12 +327,10 @@ class Recorder:
             for (a, arm), draw in ((pair, draw) for pair in enumerate(self.names) for draw in range(self.n)):
                 line = self._line((task.id, arm, draw))
                 assert line is not None
-                told = {
-                    name: line[name] for name in ("confidence", "input_tokens", "output_tokens", "finish", "estimated")
-                }
+                told = ("confidence", "input_tokens", "output_tokens", "finish", "estimated")
                 yield {
                     **own,
-                    **told,
+                    **{name: line[name] for name in told},
                     "arm": arm,
                     "sample": draw,
                     "score": plain(self._scores[index, a, draw].item()),

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from contextlib import nullcontext
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,25 +30,25 @@ from playcall.strategies.live import Attempt, NoAnswer, Result
 
 NO_ANSWER = 4
 """Exit status."""
+LedgerUrl = Annotated[str | None, typer.Option(envvar="PLAYCALL_LEDGER", help="A file or URL to enter every call in.")]
+Prices = Annotated[Path | None, typer.Option(help="Your prices: a file of name: {input, output}.")]
 
 
 def run(
     policy: Annotated[Path, typer.Argument(help="A policy that `playcall fit` wrote, or a strategy file.")],
     task: Annotated[list[str], typer.Argument(help="Its text, @file (.json: messages or a request), or - for stdin.")],
     arms: Annotated[Path | None, typer.Option(help="The arms; else arms.yaml beside the policy.")] = None,
-    deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds for all of it.")] = None,
+    deadline: Annotated[float, typer.Option(min=0.001, help="Seconds for all of it.")] = inf,
     budget: Annotated[float | None, typer.Option(min=0, help="USD that it may cost; calls beyond fail.")] = None,
     max_cost: Annotated[
         float | None, typer.Option(min=0, help="Refuse before any call if it can cost more USD at worst.")
     ] = None,
     dry: Annotated[bool, typer.Option("--dry", help="Only tell what it can take at worst; call nothing.")] = False,
-    ledger: Annotated[
-        str | None, typer.Option(envvar="PLAYCALL_LEDGER", help="A file or URL to enter every call in.")
-    ] = None,
+    ledger: LedgerUrl = None,
     unpriced: Annotated[Unpriced, typer.Option(help="An arm of unknown price: error, free, or refuse its calls.")] = (
         "error"
     ),
-    prices: Annotated[Path | None, typer.Option(help="Your prices: a file of name: {input, output}.")] = None,
+    prices: Prices = None,
     canonical: Annotated[
         str | None, typer.Option(help="When answers are equal; else as the policy was fitted.")
     ] = None,
@@ -57,11 +58,9 @@ def run(
     """Run one task by a policy. Status 4 is that no answer came; the causes are on standard error."""
     told = _task(task)
     with Ledger(ledger) if ledger else nullcontext() as entered:
-        options: Serving = {"ledger": entered, "unpriced": unpriced, "budget": Budget(task=budget)}
+        options = Serving(ledger=entered, unpriced=unpriced, budget=Budget(task=budget), deadline=deadline)
         if canonical is not None:
             options["canonical"] = canonical
-        if deadline is not None:
-            options["deadline"] = deadline
         names, path = arms_of(strategy_of(read_json(policy))), arms or policy.with_name(ARMS)
         served = load(policy, read_arms(path, only=names, prices=prices, tables=read_table), **options)
         if (dry or max_cost is not None) and _worst(served, told, budget, max_cost, dry):

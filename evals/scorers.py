@@ -17,8 +17,8 @@ import anyio.to_thread
 from playcall.evals.tasks import REFERENCES, Task
 from playcall.strategies import Misuse, PlaycallError
 from playcall.strategies.canonical import canonicaliser, choice, number
-from playcall.strategies.config import load_function
 from playcall.strategies.requests import text_of
+from playcall.strategies.sources import load_function
 
 NAMES = "exact, number, choice, json, regex, python:module:function or judge:arm"
 _READS: Mapping[str, Callable[[str], object]] = {"exact": str, "number": number, "choice": choice, "json": json.loads}
@@ -116,19 +116,17 @@ class Python:
 
     async def __call__(self, task: Task, answer: str) -> float:
         call = functools.partial(self.function, answer, dict(task.record))
+        where = f"scorer {self.name} on item {task.id!r}, answer {answer[:60]!r}"
         try:
             found = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
             found = await found if inspect.isawaitable(found) else found
         except Exception as error:
-            raise ScoreError(
-                f"scorer {self.name} on item {task.id!r}, answer {answer[:60]!r}: {error!r}. Mend it and start again."
-            ) from error
+            raise ScoreError(f"{where}: {error!r}. Mend it and start again.") from error
         try:
             score = float(found)
         except (TypeError, ValueError):
             score = math.nan
         if not 0 <= score <= 1:
-            where = f"scorer {self.name} on item {task.id!r}, answer {answer[:60]!r}"
             raise ScoreError(f"{where}: {found!r} is no score; return 0 to 1, True or False.")
         return score
 

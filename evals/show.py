@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +17,15 @@ from playcall.strategies import Explain
 out, errors = Console(highlight=False), Console(stderr=True, highlight=False)
 if not out.is_terminal:
     out = Console(highlight=False, width=132)
+
+
+@contextmanager
+def bar(what: str, total: int | None = None) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error, gone when done; takes what is done now, how much of it and of how much."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)
 
 
 def percent(mean: float, low: float, high: float, sign: str = "") -> str:

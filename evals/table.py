@@ -9,9 +9,10 @@ from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from playcall.evals.columns import Table, TableError, open_table, some
+from playcall.evals.columns import Table, TableError, open_table
 from playcall.strategies import NANO, Draws, Misuse, Recording
 from playcall.strategies.canonical import canonicaliser
+from playcall.strategies.errors import some
 from playcall.strategies.panel import Floats, Ints, Mask
 
 __all__ = ["Options", "TableError", "read_table", "read_tables"]

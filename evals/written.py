@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from playcall.strategies import Misuse, PlaycallError
+from playcall.portfolio.files import whole
+from playcall.strategies import Misuse
 
 Types = Mapping[str, type]
 Write = Callable[[list[tuple[Any, ...]]], None]
@@ -43,19 +44,10 @@ OURS: Mapping[str, type] = {
 
 def write_table(path: Path, types: Types, rows: Iterable[tuple[Any, ...]]) -> None:
     """Rows as .parquet, .csv or .jsonl, the same bytes for the same rows. Raises PlaycallError if there is no room."""
-    beside, rows = path.with_name(f".{path.name}.part"), iter(rows)
-    try:
-        with _writer(path)(beside, types) as write:
-            while batch := list(islice(rows, BATCH)):
-                write(batch)
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        say = "Name a folder that exists, may be written to and has room"
-        raise PlaycallError(f"{path} cannot be written: {error.strerror or error}. {say}.") from error
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    rows = iter(rows)
+    with whole(path) as beside, _writer(path)(beside, types) as write:
+        while batch := list(islice(rows, BATCH)):
+            write(batch)
 
 
 def check_name(path: Path) -> None:
@@ -108,11 +100,9 @@ def _csv(path: Path, types: Types) -> Iterator[Write]:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(types)
-        yield lambda rows: writer.writerows([[_cell(value) for value in row] for row in rows])
-
-
-def _cell(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else value
+        yield lambda rows: writer.writerows(
+            [str(value).lower() if isinstance(value, bool) else value for value in row] for row in rows
+        )
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,22 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return document
 
 
-def write_whole(path: str | Path, text: str) -> None:
-    """Write a file beside its place and move it there, so that nobody ever sees half of it."""
-    path, beside = Path(path), None
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place beside the path, whose file is moved there at the end, so that nobody ever sees half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".", delete=False) as file:
-            beside = Path(file.name)
-            file.write(text)
-        beside.chmod(0o644)
+        yield beside
         beside.replace(path)
     except OSError as error:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
         say = "Name a folder that exists, may be written to and has room"
-        raise PlaycallError(f"{path} cannot be written: {error.strerror}. {say}.") from error
+        raise PlaycallError(f"{path} cannot be written: {error.strerror or error}. {say}.") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    with whole(Path(path)) as beside:
+        beside.write_text(text, encoding="utf-8")

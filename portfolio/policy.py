@@ -56,14 +56,8 @@ class Policy:
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all."""
         document = {**dump(self.strategy), "kind": "policy", "made_by": f"playcall {version('playcall')}"}
-        for name in ("figures", "target"):
-            document[name] = asdict(getattr(self, name))
-        document |= {
-            "canonical": self.canonical,
-            "prices": dict(self.prices),
-            "data": dict(self.data),
-            "notes": list(self.notes),
-        }
+        document |= {"figures": asdict(self.figures), "target": asdict(self.target), "canonical": self.canonical}
+        document |= {"prices": dict(self.prices), "data": dict(self.data), "notes": list(self.notes)}
         write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
 
     @classmethod

@@ -15,6 +15,8 @@ from playcall.strategies.call import Answer, Call, CallFailed, Failure
 from playcall.strategies.errors import Misuse
 from playcall.strategies.feed import in_thread
 from playcall.strategies.recording import NANO
+from playcall.strategies.requests import as_json
+from playcall.strategies.sources import is_async, name_of
 
 
 class Asking(Protocol):
@@ -66,29 +68,17 @@ class Agent:
         if not callable(function):
             raise Misuse(f"Agent was given {function!r}; give a function of (task, models).")
         self.function, self.models = function, dict(models or {})
+        self.name, self.tenant = name_of(function), f"{id(function):x}"  # apart from others of the same name
 
     def __repr__(self) -> str:
         return f"Agent({self.name}, {self.models})"
-
-    @property
-    def name(self) -> str:
-        """The function's."""
-        f = self.function
-        return f"{getattr(f, '__module__', '?')}:{getattr(f, '__qualname__', type(f).__name__)}"
-
-    @property
-    def tenant(self) -> str:
-        """Apart from other functions of the same name."""
-        return f"{id(self.function):x}"
 
     async def __call__(self, call: Call) -> Answer:
         models = Models(self.models, call.agent)
         told = call.task if call.prompt is None else call.prompt
         try:
             with anyio.fail_after(call.timeout):
-                if inspect.iscoroutinefunction(inspect.unwrap(self.function)) or inspect.iscoroutinefunction(
-                    getattr(self.function, "__call__", None)  # noqa: B004
-                ):
+                if is_async(self.function):
                     made = await self.function(told, models)
                 else:
                     made = await in_thread(lambda: self.function(told, models))
@@ -104,13 +94,4 @@ class Agent:
             return made
         if made is None or (isinstance(made, str) and not made):
             raise CallFailed(Failure.EMPTY, "the agent returned nothing")
-        return Answer(made if isinstance(made, str) else _text(made), made)
-
-
-def _text(output: object) -> str:
-    import json
-
-    try:
-        return json.dumps(output, sort_keys=True, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return str(output)
+        return Answer(made if isinstance(made, str) else as_json(made, sort_keys=True), made)

@@ -11,6 +11,7 @@ from playcall.strategies.call import Endpoint
 from playcall.strategies.errors import Misuse
 from playcall.strategies.prices import Price, mapped
 
+_ABOVE_ZERO = ["tries", "backoff", "timeout", "concurrency", "requests_per_minute", "tokens_per_minute", "most_input"]
 Pricing = Price | Literal["reported", "calls", "free"] | None
 
 
@@ -33,7 +34,7 @@ class Arm:
     concurrency: int | None = None  # calls at a time
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
-    confidence: str | None = None  # what an answer's score is: see `openai.CONFIDENCES`
+    confidence: str | None = None  # what an answer's score is: see `completion.CONFIDENCES`
     stream: bool | None = None  # ask piece by piece; None: where a strategy may cancel it
     cache: bool = True  # where there is a cache
     together: bool = False  # draws that start side by side are one request for n answers; such an arm is not cached
@@ -43,15 +44,7 @@ class Arm:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (
-            "tries",
-            "backoff",
-            "timeout",
-            "concurrency",
-            "requests_per_minute",
-            "tokens_per_minute",
-            "most_input",
-        ):
+        for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise Misuse(f"arm of {self.model!r}: {name}={value!r}; give a number above zero.")

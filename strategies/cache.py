@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,8 @@ class Kept:
     answer: Answer
     usage: Usage | None
     price: int  # nano-dollars
-    source: str
     seconds: float
     finish: str | None
-    estimated: bool
 
 
 @dataclass
@@ -118,7 +115,7 @@ class Cache:
     async def _lead(self, key: str, flight: _Flight, make: Callable[[], Awaitable[tuple[Answer, Call]]]) -> Kept:
         try:
             answer, call = await make()
-            kept = Kept(answer, call.usage, call.price, call.source, call.seconds, call.finish, call.estimated)
+            kept = Kept(answer, call.usage, call.price, call.seconds, call.finish)
             with self._lock:
                 self._put(key, kept)
             flight.kept = kept
@@ -165,31 +162,17 @@ class Cache:
 
 
 def _dump(kept: Kept) -> str | None:
-    a, u = kept.answer, kept.usage
-    told = {
-        "text": a.text,
-        "output": a.output,
-        "score": None if isnan(a.score) else a.score,
-        "usage": u and [u.input, u.output, u.cached, u.reasoning, u.written],
-        "price": kept.price,
-        "source": kept.source,
-        "seconds": kept.seconds,
-        "finish": kept.finish,
-        "estimated": kept.estimated,
-    }
+    told = {**vars(kept), "answer": vars(kept.answer), "usage": kept.usage and vars(kept.usage)}
     try:
-        text = json.dumps(told, allow_nan=False)
-        return text if json.loads(text)["output"] == a.output else None
+        text = json.dumps(told)
+        return text if json.loads(text)["answer"]["output"] == kept.answer.output else None
     except (TypeError, ValueError, RecursionError):
         return None
 
 
 def _load(text: str) -> Kept:
     told = json.loads(text)
-    score = told.pop("score")
-    answer = Answer(told.pop("text"), told.pop("output"), nan if score is None else score)
-    usage = told.pop("usage")
-    return Kept(answer, usage and Usage(*usage), **told)
+    return Kept(**{**told, "answer": Answer(**told["answer"]), "usage": told["usage"] and Usage(**told["usage"])})
 
 
 def _copy(kept: Kept) -> Kept:

@@ -86,7 +86,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: bool = False  # ask for it piece by piece
     timeout: float = 600.0  # seconds for this try
-    confidence: str | None = None  # what the score is to be: see `openai.CONFIDENCES`
+    confidence: str | None = None  # what the score is to be: see `completion.CONFIDENCES`
     listen: Callable[[str], None] | None = None  # is told each piece of text as it comes
     agent: Any = None  # what an agent makes its own calls with
 

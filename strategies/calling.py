@@ -7,24 +7,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import sniffio
-
 from playcall.strategies.arm import Arm
 from playcall.strategies.call import Answer, Call, CallFailed, Endpoint, Failure, Usage
 from playcall.strategies.errors import Misuse, PlaycallError
 from playcall.strategies.prices import Price, estimate_tokens
+from playcall.strategies.signal import on_asyncio
 
 End = Callable[[CallFailed | None], None]
 
-_UNBILLED = {
-    Failure.RATE,
-    Failure.SERVER,
-    Failure.CONNECTION,
-    Failure.AUTH,
-    Failure.NOT_FOUND,
-    Failure.REQUEST,
-    Failure.QUOTA,
-}
+_UNBILLED = {Failure.RATE, Failure.SERVER, Failure.CONNECTION, Failure.AUTH}
+_UNBILLED |= {Failure.NOT_FOUND, Failure.REQUEST, Failure.QUOTA}
 
 
 async def called(endpoint: Endpoint, call: Call, end: End) -> Answer:
@@ -68,7 +60,7 @@ _drains: set[asyncio.Task[Answer]] = set()
 
 async def drained(endpoint: Endpoint, call: Call, end: End) -> Answer:
     """The same, but a call that is cancelled is read to its end behind the caller's back, so that its bill is exact."""
-    if sniffio.current_async_library() != "asyncio":
+    if not on_asyncio():
         raise Misuse("losers='drain' needs asyncio: a trio nursery waits for all that it started. Say losers='cancel'.")
     task = asyncio.get_running_loop().create_task(called(endpoint, call, end))
     _drains.add(task)

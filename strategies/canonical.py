@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import json
 import re
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from playcall.strategies.errors import Misuse
+from playcall.strategies.sources import load_function
 
 _FINAL = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}|####(.*)", re.DOTALL)
 _FENCED = re.compile(r"\A\s*```\w*\n(.*)```\s*\Z", re.DOTALL)
@@ -36,15 +36,11 @@ def canonicaliser(name: str) -> Callable[[str], str]:
 
     A built-in one never raises: a text that it cannot read becomes that text, stripped.
     """
-    module, own, function = name.partition(":")
     if name in _NAMED:
         return functools.partial(_or_stripped, _NAMED[name])
-    if not own:
+    if ":" not in name:
         raise Misuse(f"no canonicaliser {name!r}; write one of {', '.join(_NAMED)}, or your own as module:function.")
-    try:
-        read = getattr(importlib.import_module(module), function)
-    except Exception as error:
-        raise Misuse(f"canonicaliser {name!r} cannot be imported: {error!r}. Put its folder on PYTHONPATH.") from error
+    read = load_function(name, "canonicaliser")
     return lambda text: str(read(text))
 
 

@@ -26,25 +26,12 @@ CONFIDENCES: Mapping[str, Callable[[Sequence[float]], float]] = {
 }
 """Score of an answer from its tokens' log-probabilities."""
 
-_STATUS = {
-    401: Failure.AUTH,
-    402: Failure.QUOTA,
-    403: Failure.AUTH,
-    404: Failure.NOT_FOUND,
-    408: Failure.TIMEOUT,
-    409: Failure.SERVER,
-    429: Failure.RATE,
-}
+_STATUS = {401: Failure.AUTH, 402: Failure.QUOTA, 403: Failure.AUTH, 404: Failure.NOT_FOUND}
+_STATUS |= {408: Failure.TIMEOUT, 409: Failure.SERVER, 429: Failure.RATE}
 _SPENT = {"insufficient_quota", "billing_hard_limit_reached"}  # a 429 that waiting does not mend
 _FILTERED = {"content_filter", "content_policy_violation"}
-_LATEST = {
-    "id",
-    "type",
-    "role",
-    "name",
-    "index",
-    "finish_reason",
-}  # in a stream each replaces what came before; other strings go on
+# In a stream each of these replaces what came before; other strings go on.
+_LATEST = {"id", "type", "role", "name", "index", "finish_reason"}
 
 
 def failure_of(status: int, *codes: object) -> Failure:
@@ -93,6 +80,26 @@ def failed(status: int, body: object, headers: Mapping[str, str] | None = None) 
     message = said.get("message") or said.get("error") or said.get("detail") or body
     detail = " ".join(f"{status} {message or ''}".split())
     return CallFailed(failure_of(status, code, said.get("type")), detail, retry_after(headers or {}))
+
+
+_KINDS = {
+    **dict.fromkeys(("APITimeoutError", "Timeout", "TimeoutException", "TimeoutError"), Failure.TIMEOUT),
+    **dict.fromkeys(("APIConnectionError", "TransportError", "ConnectionError"), Failure.CONNECTION),
+    **dict.fromkeys(("ContentPolicyViolationError", "ContentFilterFinishReasonError"), Failure.REFUSED),
+    "APIResponseValidationError": Failure.GARBAGE,
+    "LengthFinishReasonError": Failure.TRUNCATED,
+}  # by the name of an error's class, whichever vendor's
+
+
+def failed_client(error: Exception) -> CallFailed:
+    """What an error of a vendor's own client means."""
+    names, status = [c.__name__ for c in type(error).__mro__], getattr(error, "status_code", None)
+    kind = next((_KINDS[name] for name in names if name in _KINDS), None)
+    if kind is None and (isinstance(status, int) or "APIError" in names):
+        sent = getattr(getattr(error, "response", None), "headers", None) or {}
+        sent = {**sent, **(getattr(error, "litellm_response_headers", None) or {})}
+        return failed(status or 200, getattr(error, "body", None) or str(error), sent)
+    return CallFailed(kind or Failure.RAISED, f"{type(error).__name__}: {error}")
 
 
 def tidy(error: CallFailed, secrets: Iterable[str]) -> CallFailed:

@@ -7,11 +7,8 @@ imported, from the working folder too.
 from __future__ import annotations
 
 import difflib
-import importlib
-import json
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import cache
@@ -22,9 +19,10 @@ from urllib.parse import urlsplit
 
 from playcall.strategies.arm import Arm, Pricing
 from playcall.strategies.call import Endpoint
-from playcall.strategies.errors import Misuse, PlaycallError
-from playcall.strategies.prices import Price, load_prices
+from playcall.strategies.errors import Misuse
+from playcall.strategies.prices import Price, load_prices, price_of, prices_of
 from playcall.strategies.recording import Recording
+from playcall.strategies.sources import load_function, read_document
 
 Entry = Mapping[str, Any]
 Tables = Callable[[Path], Recording]
@@ -69,7 +67,7 @@ def read_arms(
     `price`. Raises Misuse that names the file, the arm and the field; MissingKey where an arm's key is not there.
     """
     path = Path(path)
-    told = _parse(path)
+    told = read_document(path, "arms")
     if not isinstance(told, dict) or not isinstance(told.get("arms"), dict) or not told["arms"]:
         raise Misuse(f"{path}: write arms: with a mapping of names to arms, such as mini: {{model: gpt-4o-mini}}.")
     if strange := sorted(map(str, set(told) - {"arms", "defaults", "prices"})):
@@ -81,23 +79,6 @@ def read_arms(
     wanted = _closed(path, entries, entries if only is None else only)
     known = _known_prices(path, told.get("prices"), prices)
     return {name: _arm(path, name, entries[name], known, tables) for name in entries if name in wanted}
-
-
-def load_function(name: str, what: str) -> Callable[..., Any]:
-    """A user's function by `module:function`, from the working folder or what is installed; Misuse if there is none."""
-    module, _, function = name.partition(":")
-    if not (module and function):
-        raise Misuse(f"{what}: {name!r}; write module:function.")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:
-        say = "Put its file into this folder, or its folder on PYTHONPATH"
-        raise Misuse(f"{what}: {name!r} cannot be imported: {error!r}. {say}.") from error
-    if not callable(found):
-        raise Misuse(f"{what}: {name!r} is no function but {type(found).__name__}.")
-    return found
 
 
 def _entry(where: str, entry: object, defaults: Entry) -> dict[str, Any]:
@@ -146,18 +127,9 @@ def _form(provider: str) -> Any:
     mine |= {"params": (dict[str, Any], {}), "headers": (dict[str, str], {})}
     mine["model"] = (str, ... if provider in ("openai", "litellm") else "")
     mine["confidence"] = (Literal[(None, *CONFIDENCES)], None)
-    mine["price"] = (_rates() | Literal[_WORDS] | None, None)
+    mine["price"] = (dict[str, Any] | Literal[_WORDS] | None, None)
     more: Any = {"provider": (str, provider), **_OPTIONS[provider], **mine}
     return create_model(provider, __config__=config, **more)
-
-
-@cache
-def _rates() -> Any:
-    from pydantic import ConfigDict, create_model
-
-    usd = dict.fromkeys(("input", "output", "cached", "reasoning", "written", "call"), (float | None, None))
-    more: Any = {**usd, "most_output": (int | None, None)}
-    return create_model("price", __config__=ConfigDict(extra="forbid"), **more)
 
 
 def _closed(path: Path, entries: Mapping[str, Entry], only: Collection[str]) -> set[str]:
@@ -179,31 +151,10 @@ def _closed(path: Path, entries: Mapping[str, Entry], only: Collection[str]) -> 
 
 
 def _known_prices(path: Path, section: object, file: str | Path | None) -> dict[str, Price]:
-    known: dict[str, Price] = {}
-    if isinstance(section, str):
-        known |= load_prices(path.parent / section)
-    elif section is not None:
-        from pydantic import TypeAdapter, ValidationError
-
-        of: Any = dict.__class_getitem__((str, _rates()))
-        adapter: TypeAdapter[Any] = TypeAdapter(of)
-        try:
-            read = adapter.validate_python(section)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False)[0]
-            raise Misuse(f"{path}: prices: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}.") from None
-        known |= {name: _price(f"{path}: prices: {name}", rates) for name, rates in read.items()}
-    return known | (load_prices(file) if file else {})
-
-
-def _price(where: str, rates: Any) -> Price:
-    given = rates.model_dump(exclude_none=True)
-    if not ({"input", "output"} <= set(given) or (set(given) & {"input", "output", "call"} == {"call"})):
-        raise Misuse(f"{where}: give input and output in USD per million tokens, or call in USD per call.")
-    try:
-        return Price(**given)
-    except Misuse as error:
-        raise Misuse(f"{where}: {error}") from None
+    own = (
+        load_prices(path.parent / section) if isinstance(section, str) else prices_of(f"{path}: prices", section or {})
+    )
+    return own | (load_prices(file) if file else {})
 
 
 def _arm(path: Path, name: str, entry: dict[str, Any], known: Mapping[str, Price], tables: Tables | None) -> Arm:
@@ -216,21 +167,16 @@ def _arm(path: Path, name: str, entry: dict[str, Any], known: Mapping[str, Price
             place[field] = _expanded(f"{where}: {field}", place[field])
     price: Pricing = entry.pop("price")
     if price is not None and not isinstance(price, str):
-        price = _price(f"{where}: price", price)
+        price = price_of(f"{where}: price", price)
     if price is None:
-        price = known.get(name) or known.get(entry["model"]) or _usual_price(provider, options)
+        usual: Pricing = "reported" if provider == "scripted" else "calls" if options.get("models") else None
+        price = known.get(name) or known.get(entry["model"]) or usual
     try:
         endpoint = _endpoint(where, name, provider, options, entry, path.parent, tables)
         entry["model"] = entry["model"] or options.get("function") or options.get("arm") or name
         return Arm(endpoint, price=price, **entry)
     except Misuse as error:
         raise error if str(error).startswith(str(path)) else type(error)(f"{where}: {error}") from None
-
-
-def _usual_price(provider: str, options: Entry) -> Pricing:
-    if provider == "scripted":
-        return "reported"
-    return "calls" if options.get("models") else None
 
 
 def _endpoint(
@@ -274,9 +220,7 @@ def _named(where: str, variable: str | None) -> str | None:
     if not variable:
         return None
     if not _NAME.fullmatch(variable):  # a key that was put here by mistake must not be shown
-        raise Misuse(
-            f"{where}: api_key_env: write the name of a variable in capitals, such as OPENAI_API_KEY, and no key."
-        )
+        raise Misuse(f"{where}: api_key_env: write the name of a variable in CAPITALS, and no key.")
     if key := os.environ.get(variable, "").strip():
         return key
     raise MissingKey(f"{where}: its key is not there: set the environment variable {variable}.")
@@ -296,42 +240,3 @@ def _expanded(where: str, text: str) -> str:
         if variable not in os.environ:
             raise MissingKey(f"{where}: set the environment variable {variable}.")
     return _VARIABLE.sub(lambda found: os.environ[found[1]], text)
-
-
-def _parse(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", error)
-        raise PlaycallError(f"{path} cannot be read: {why}. Name a file of arms.") from error
-    kind = path.suffix.lower()
-    try:
-        if kind == ".json":
-            return json.loads(text, object_pairs_hook=_pairs)
-        if kind == ".toml":
-            import tomllib
-
-            return tomllib.loads(text)
-        return _yaml(text)
-    except ImportError as error:
-        raise Misuse(f"{path}: YAML needs PyYAML: pip install pyyaml, or write the file as .json or .toml.") from error
-    except Exception as error:  # each format has errors of its own
-        raise Misuse(f"{path} is not {kind[1:] or 'yaml'}: {' '.join(str(error).split())}") from error
-
-
-def _pairs(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    names = [name for name, _ in pairs]
-    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]!r} is there twice")
-    return dict(pairs)
-
-
-def _yaml(text: str) -> object:
-    yaml: Any = importlib.import_module("yaml")
-
-    def mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
-        own = [key for key, _ in node.value if not key.tag.endswith(":merge")]
-        _pairs([(loader.construct_object(key), None) for key in own])
-        return yaml.SafeLoader.construct_mapping(loader, node, deep)
-
-    return yaml.load(text, type("Loader", (yaml.SafeLoader,), {"construct_mapping": mapping}))

@@ -1,5 +1,7 @@
 """What can go wrong, by who can mend it."""
 
+from collections.abc import Collection
+
 
 class PlaycallError(Exception):
     """Root of every error that playcall raises on purpose; its text says what to do."""
@@ -11,6 +13,12 @@ class Misuse(PlaycallError, ValueError):
 
 class NotRecorded(PlaycallError, LookupError):
     """A strategy asks for a call that the recording does not hold."""
+
+
+def some(names: Collection[str], most: int = 4) -> str:
+    """The first names, and how many more."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(repr(name[:60]) for name in list(names)[:most]) + more
 
 
 def only(error: BaseException) -> BaseException:

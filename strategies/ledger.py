@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Self
@@ -21,6 +22,11 @@ PACE = 0.002  # between commits, so that a busy process makes fewer and larger o
 BACKOFF = 0.1, 30.0  # first and longest pause where the database refuses
 
 _NONE = Usage(None, None, None, None)  # type: ignore[arg-type]
+_WHAT = attrgetter("run", "strategy", "node", "role", "arm", "model")  # of a call, in the order of COLUMNS
+_SENT = attrgetter("draw", "number", "began", "waited")
+_TOOK = attrgetter("seconds", "original")
+_USED = attrgetter("input", "cached", "output", "reasoning")
+_CAME = attrgetter("price", "source", "estimated", "cancelled", "cached", "saved", "finish", "error", "detail")
 _BEGAN = 9  # place in what `add` takes down
 
 
@@ -73,39 +79,9 @@ class Ledger:
 
     def add(self, call: Call, *, provider: str, prompt_hash: str) -> None:
         """Take down a finished call; it is written soon, or by `flush`."""
-        used, first = call.usage or _NONE, call.first_token
-        self._queue.append(
-            (
-                call.run,
-                call.strategy,
-                call.node,
-                call.role,
-                call.arm,
-                call.model,
-                provider,
-                call.draw,
-                call.number,
-                call.began,
-                call.waited,
-                None if first is None else first - call.sent,
-                call.seconds,
-                call.original,
-                used.input,
-                used.cached,
-                used.output,
-                used.reasoning,
-                call.price,
-                call.source,
-                call.estimated,
-                call.cancelled,
-                call.cached,
-                call.saved,
-                call.finish,
-                call.error,
-                call.detail,
-                prompt_hash,
-            )
-        )
+        first = None if call.first_token is None else call.first_token - call.sent
+        took, used = _TOOK(call), _USED(call.usage or _NONE)
+        self._queue.append((*_WHAT(call), provider, *_SENT(call), first, *took, *used, *_CAME(call), prompt_hash))
         if not self._wake.is_set():
             self._wake.set()
         if self._stop is None:

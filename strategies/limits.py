@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 import anyio
@@ -24,11 +24,8 @@ class Rate:
     """A token bucket of one minute's allowance."""
 
     a_minute: float
-    left: float = field(init=False)
+    left: float
     at: float = -inf
-
-    def __post_init__(self) -> None:
-        self.left = self.a_minute
 
     def take(self, n: float, now: float) -> float:
         """Take n; returns the seconds to wait before it is there."""
@@ -65,7 +62,7 @@ class Gate:
         for name, a_minute in (("requests", arm.requests_per_minute), ("tokens", arm.tokens_per_minute)):
             rate: Rate | None = getattr(self, name)
             if a_minute and (rate is None or a_minute < rate.a_minute):
-                setattr(self, name, Rate(a_minute))
+                setattr(self, name, Rate(a_minute, a_minute))
 
     def check(self, bench_after: int | None) -> None:
         """Raise CallFailed(BENCHED) while the arm is on the bench; the first call after that is let through alone."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,14 @@ from urllib.parse import SplitResult, urlsplit
 import anyio
 
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
-from playcall.strategies.completion import CONFIDENCES, Events, Pieces, failed, failure_of, read_completion, tidy
+from playcall.strategies.completion import CONFIDENCES, Events, Pieces, failed, read_completion, tidy
 from playcall.strategies.errors import Misuse
-from playcall.strategies.transport import HttpxTransport, Response, Transport, Wire, environment_proxy, transport
+from playcall.strategies.transport import HttpxTransport, Response, Wire, environment_proxy, transport
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     import httpx
-
-__all__ = ["CONFIDENCES", "OpenAICompatible", "failure_of", "read_completion"]
 
 OPENAI = "https://api.openai.com/v1"
 LINGER = 0.05  # seconds after [DONE] for the body's end, so that its connection can be used again
@@ -104,9 +103,6 @@ class OpenAICompatible:
         found = environment_proxy(self._parts.scheme, self._parts.hostname or "") if self.trust_env else None
         return Wire(self.proxy or found, self.verify, self.cert, self.trust_env)
 
-    async def _transport(self) -> Transport:
-        return await transport(self._wire) if isinstance(self._wire, Wire) else self._wire
-
     def _secrets(self, call: Call) -> set[str]:
         proxy = self._wire.proxy if isinstance(self._wire, Wire) else None
         values = {self._key, *self._headers.values(), *call.headers.values(), proxy, urlsplit(proxy or "").password}
@@ -120,20 +116,16 @@ class OpenAICompatible:
             raise tidy(error, self._secrets(call)) from None
 
     async def _ask(self, call: Call) -> Answer:
-        sender = await self._transport()
+        sender = await transport(self._wire) if isinstance(self._wire, Wire) else self._wire
+        content, headers = _encode(wanted(call)), {**self._headers, **call.headers}
         pieces = None
         try:
-            async with sender.send(
-                self._url,
-                headers={**self._headers, **call.headers},
-                content=_encode(wanted(call)),
-                timeout=call.timeout,
-            ) as response:
+            async with sender.send(self._url, headers=headers, content=content, timeout=call.timeout) as response:
                 body: object = None
                 if not 200 <= response.status < 300:
                     raise failed(response.status, await response.read(), response.headers)
-                if took := response.headers.get("openai-processing-ms"):
-                    call.served_ms = _milliseconds(took)
+                with suppress(ValueError):
+                    call.served_ms = float(response.headers.get("openai-processing-ms", ""))
                 if "event-stream" in response.headers.get("content-type", ""):
                     pieces = Pieces(call)
                     await _receive(pieces, response)
@@ -142,10 +134,8 @@ class OpenAICompatible:
         except CallFailed as error:
             if pieces is None or not pieces.done or error.failure not in (Failure.CUT, Failure.TIMEOUT):
                 raise
-        if pieces is not None:
-            return read_completion(call, pieces.body)
-        answer = read_completion(call, body)
-        if call.listen and answer.output is answer.text:
+        answer = read_completion(call, body if pieces is None else pieces.body)
+        if pieces is None and call.listen and answer.output is answer.text:
             call.listen(answer.text)
         return answer
 
@@ -172,13 +162,6 @@ def _decode(data: bytes) -> object:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise CallFailed(Failure.GARBAGE, f"no JSON: {data[:1000].decode(errors='replace')}") from None
-
-
-def _milliseconds(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 async def _receive(pieces: Pieces, response: Response) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from playcall.strategies.call import Usage
-from playcall.strategies.errors import Misuse, PlaycallError
+from playcall.strategies.errors import Misuse
+from playcall.strategies.sources import read_document
 
 MILLION = 1_000_000
 
@@ -38,7 +39,7 @@ class Price:
 
     def __post_init__(self) -> None:
         rates = []
-        for name, instead in _RATES:
+        for name, instead in _RATES.items():
             usd = getattr(self, name)
             if usd is None and instead:
                 usd = getattr(self, instead)
@@ -77,14 +78,7 @@ class Price:
         return price
 
 
-_RATES = (
-    ("input", ""),
-    ("output", ""),
-    ("cached", "input"),
-    ("reasoning", "output"),
-    ("written", "input"),
-    ("call", ""),
-)
+_RATES = {"input": "", "output": "", "cached": "input", "reasoning": "output", "written": "input", "call": ""}
 _UNIT = ("per million tokens", "per call")
 
 _MAP = "model_prices_and_context_window_backup.json"
@@ -96,7 +90,7 @@ _KEYS = {
     "reasoning": "output_cost_per_reasoning_token",
 }
 _ABOVE = re.compile(rf"({'|'.join(_KEYS.values())})_above_(\d+)k_tokens")
-_BESIDE = ("output_cost_per_audio_token", "output_cost_per_image_token")  # not told apart in Usage, and far dearer
+_BESIDE = {"output_cost_per_audio_token", "output_cost_per_image_token"}  # not told apart in Usage, and far dearer
 
 
 @cache
@@ -120,11 +114,7 @@ def mapped(model: str) -> Price | None:
     entry = price_map().get(model)
     if entry is None and name and (bare := price_map().get(name)) and bare.get("litellm_provider") == vendor:
         entry = bare
-    if (
-        entry is None
-        or entry.get("mode") not in ("chat", "completion", "responses")
-        or any(k in entry for k in _BESIDE)
-    ):
+    if entry is None or entry.get("mode") not in ("chat", "completion", "responses") or _BESIDE & entry.keys():
         return None
     if entry.get("litellm_provider") == "perplexity" and "search_context_cost_per_query" in entry:
         return None
@@ -167,28 +157,30 @@ def load_prices(path: str | Path) -> dict[str, Price]:
     """Prices by model or arm from a YAML, JSON or TOML file: {name: {input, output, cached, reasoning, written, call,
     most_output}}, in USD per million tokens, `call` in USD per call. Raises Misuse that names the file and the entry.
     """
-    told = _read(Path(path))
+    return prices_of(str(path), read_document(Path(path), "prices"))
+
+
+def prices_of(where: str, told: object) -> dict[str, Price]:
+    """The same from what a file holds."""
     if not isinstance(told, dict):
-        raise Misuse(f"{path}: write a mapping of names to prices, such as gpt-4o: {{input: 2.5, output: 10}}.")
-    prices = {}
-    for name, entry in told.items():
-        if not isinstance(entry, dict) or set(entry) - _USABLE or not _whole(set(entry)):
-            known = ", ".join(sorted(_USABLE))
-            raise Misuse(f"{path}: {name}: {entry!r}; give input and output, or call; what can be given is {known}.")
-        try:
-            prices[str(name)] = Price(**{key: _figure(value) for key, value in entry.items()})
-        except Misuse as error:
-            raise Misuse(f"{path}: {name}: {error}") from error
-    return prices
+        raise Misuse(f"{where}: write a mapping of names to prices, such as gpt-4o: {{input: 2.5, output: 10}}.")
+    return {str(name): price_of(f"{where}: {name}", entry) for name, entry in told.items()}
+
+
+def price_of(where: str, told: Any) -> Price:
+    """One of them. No rate is left at zero by silence."""
+    keys = set(told) if isinstance(told, dict) else set()
+    if keys - _USABLE or keys & {"input", "output", "call"} not in _WHOLE:
+        known = ", ".join(sorted(_USABLE))
+        raise Misuse(f"{where}: give input and output, or call, and no more than {known}; it has {told!r}.")
+    try:
+        return Price(**{key: _figure(value) for key, value in told.items()})
+    except Misuse as error:
+        raise Misuse(f"{where}: {error}") from error
 
 
 _USABLE = {f.name for f in fields(Price)} - {"source", "tiers", "_rates"}
-
-
-def _whole(keys: set[str]) -> bool:
-    """Whether no rate is left at zero by silence."""
-    rates = keys & {"input", "output"}
-    return len(rates) == 2 or (not rates and "call" in keys)
+_WHOLE = ({"input", "output"}, {"input", "output", "call"}, {"call"})
 
 
 def _figure(value: object) -> Any:
@@ -199,24 +191,6 @@ def _figure(value: object) -> Any:
         return value
 
 
-def _read(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            return json.loads(text)
-        if path.suffix == ".toml":
-            import tomllib
-
-            return tomllib.loads(text)
-        import yaml
-
-        return yaml.safe_load(text)
-    except OSError as error:
-        raise PlaycallError(f"{path} cannot be read: {error.strerror}. Name a file of prices.") from error
-    except Exception as error:  # each format has errors of its own
-        raise Misuse(f"{path} is not {path.suffix[1:] or 'yaml'}: {' '.join(str(error).split())}") from error
-
-
 def estimate_tokens(text: str) -> int:
     """About how many tokens a text has: one for each 4 bytes, begun ones counted."""
     return -(-(len(text) if text.isascii() else len(text.encode("utf-8", "replace"))) // 4)
@@ -224,11 +198,8 @@ def estimate_tokens(text: str) -> int:
 
 _TEXT = {"text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "tool_use", "tool_result"}
 _TEXT |= {"message", "function_call", "function_call_output"}
-_ELSEWHERE = (
-    "previous_response_id",
-    "conversation",
-    "web_search_options",
-)  # bring tokens that the request does not show
+# These bring tokens that the request does not show.
+_ELSEWHERE = ("previous_response_id", "conversation", "web_search_options")
 _TURN, _REQUEST, _TOOLS = 16, 128, 1024  # tokens that templates add; vendors put a text of their own before tools
 
 

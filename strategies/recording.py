@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from playcall.strategies.errors import Misuse, NotRecorded
+from playcall.strategies.errors import Misuse, NotRecorded, some
 from playcall.strategies.panel import Floats, Ints, Mask
 
 NANO = 1_000_000_000
@@ -97,7 +97,7 @@ class Recording:
         try:
             return self.arms[arm]
         except KeyError:
-            raise NotRecorded(f"{arm!r} is not recorded in {self.name}; it holds {_listed(self.arms)}.") from None
+            raise NotRecorded(f"{arm!r} is not recorded in {self.name}; it holds {some(sorted(self.arms))}.") from None
 
     def column(self, arm: str, draw: int) -> tuple[Draws, int]:
         """The arm's calls and a draw that is known to be there."""
@@ -124,7 +124,7 @@ class Recording:
         """The same calls, priced as if draws of these arms that start side by side were one request for n answers,
         which pays for its prompt once. Their latencies stay those of calls apart."""
         if lacking := [a for a in arms if self[a].prompt is None]:
-            raise NotRecorded(f"what prompts cost is not recorded of {_listed(lacking)}: add a column prompt_cost_usd.")
+            raise NotRecorded(f"what prompts cost is not recorded of {some(lacking)}: add a column prompt_cost_usd.")
         return replace(self, together=frozenset(arms))
 
     @property
@@ -146,9 +146,3 @@ class Recording:
     def scored(self) -> bool:
         """Whether every arm has confidences."""
         return all(bool((~np.isnan(d.score)).any()) for d in self.arms.values())
-
-
-def _listed(names: Iterable[str], most: int = 8) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more

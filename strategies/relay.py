@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 import anyio
-import sniffio
 
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
 from playcall.strategies.completion import Pieces, read_completion
@@ -17,7 +18,7 @@ from playcall.strategies.errors import PlaycallError
 from playcall.strategies.feed import in_portal
 from playcall.strategies.live import Attempt, NoAnswer, Result, Run
 from playcall.strategies.runner import StreamCut
-from playcall.strategies.signal import Signal
+from playcall.strategies.signal import Signal, on_asyncio
 
 Failed = Callable[[Exception], CallFailed]
 Thread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -86,11 +87,11 @@ class Reading:
         if thread is None:
             later = self._later(aiter(source))
             first = await anext(later, None)
-            passed = _with_pieces(stream, _resumed_later(first, later), later)
+            passed = _with_pieces(stream, _resumed(first, later), later)
         else:
             now = self._now(iter(source))
             first = await thread(partial(next, now, None))
-            passed = _with_pieces(stream, _resumed(first, now), now)
+            passed = _with_pieces(stream, chain([first], now), now)
         if first is None:
             raise CallFailed(Failure.EMPTY, "the stream ended before it began")
         return passed
@@ -111,39 +112,25 @@ class Reading:
         return Answer(self.call.heard)
 
     def _now(self, source: Iterator[Any]) -> Iterator[Any]:
-        try:
-            for piece in source:
-                self.call.first_token = self.call.first_token or time.monotonic()  # the clock of asyncio
-                if self._shows(piece):
-                    yield piece
-            self._check()
-        except Exception as error:
-            self._broken(error)
-            raise
-        except BaseException:
-            self.left = True
-            raise
-        finally:
-            if hasattr(source, "close"):
-                source.close()
-            self.read.set()
+        with self._reading():
+            try:
+                for piece in source:
+                    self.call.first_token = self.call.first_token or time.monotonic()  # the clock of asyncio
+                    if self._shows(piece):
+                        yield piece
+            finally:
+                if hasattr(source, "close"):
+                    source.close()
         if self.handed:
             in_portal(self.relay.ended.wait)
 
     async def _later(self, source: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         try:
-            async for piece in source:
-                if self._shows(piece):
-                    yield piece
-            self._check()
-        except Exception as error:
-            self._broken(error)
-            raise
-        except BaseException:
-            self.left = True
-            raise
+            with self._reading():
+                async for piece in source:
+                    if self._shows(piece):
+                        yield piece
         finally:
-            self.read.set()
             if hasattr(source, "aclose"):
                 with anyio.CancelScope(shield=True):
                     await source.aclose()
@@ -160,24 +147,33 @@ class Reading:
         self.whole.take({**said, "choices": [dict(choice) for choice in said["choices"]]})
         return bool(said["choices"]) or not self.relay.hides_usage or "usage" not in said
 
-    def _check(self) -> None:
-        """Take down an answer that is none; the reader has seen for itself."""
-        if self.whole.body["choices"]:
-            try:
-                read_completion(self.call, self.whole.body)
-            except CallFailed as failure:
-                self.failure = failure
-
-    def _broken(self, error: Exception) -> None:
-        if not isinstance(error, PlaycallError):
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Take down how it ends."""
+        try:
+            yield
+            if self.whole.body["choices"]:
+                try:
+                    read_completion(self.call, self.whole.body)
+                except CallFailed as failure:  # the reader has seen for itself
+                    self.failure = failure
+        except PlaycallError:
+            raise
+        except Exception as error:
             found = error if isinstance(error, CallFailed) else self.failed(error)
             cut = self.handed and found.failure in (Failure.CONNECTION, Failure.SERVER, Failure.RAISED)
             self.failure = CallFailed(Failure.CUT, found.detail) if cut else found
+            raise
+        except BaseException:
+            self.left = True
+            raise
+        finally:
+            self.read.set()
 
 
 def _detached(work: Callable[[], Any]) -> Callable[[], object]:
     """Run work that outlives its caller; returns what cancels it."""
-    if sniffio.current_async_library() == "asyncio":
+    if on_asyncio():
         task = asyncio.get_running_loop().create_task(work())
         _tasks.add(task)
         task.add_done_callback(_tasks.discard)
@@ -194,12 +190,7 @@ def _detached(work: Callable[[], Any]) -> Callable[[], object]:
     return scope.cancel
 
 
-def _resumed(first: Any, pieces: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from pieces
-
-
-async def _resumed_later(first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _resumed(first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[Any]:
     yield first
     async for piece in pieces:
         yield piece
@@ -235,21 +226,10 @@ class _Passed:
     def __iter__(self) -> Self:
         return self
 
+    __aiter__ = __enter__ = __iter__
+
     def __next__(self) -> Any:
         return next(self._rest)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Leave it."""
-        self._pieces.close()
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Any:
         return await anext(self._rest)
@@ -257,8 +237,15 @@ class _Passed:
     async def __aenter__(self) -> Self:
         return self
 
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+    def close(self) -> None:
+        """Leave it."""
+        self._pieces.close()
 
     async def aclose(self) -> None:
         """Leave it."""

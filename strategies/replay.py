@@ -17,6 +17,8 @@ from playcall.strategies.rules import Never, Prompt, Rule, Stop
 
 Timed = Callable[[Ints, Ints], Panel]
 """(when it starts, when it must end), each (rows,) -> Panel."""
+Columns = tuple[Ints, Floats, Mask, Ints, Ints]
+"""Answers, scores, failures, prices and latencies of a call."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ class Replay:
     def ask(self, arm: str, draw: int) -> Timed:
         d, k = self.recording.column(arm, draw)
         prompt = d.prompt[:, k] if d.prompt is not None and arm in self.recording.together else 0
-        return _Asked(
-            arm, draw, (d.answer[:, k], d.score[:, k], d.failed[:, k], d.price[:, k], d.latency[:, k]), prompt
-        )
+        columns = d.answer[:, k], d.score[:, k], d.failed[:, k], d.price[:, k], d.latency[:, k]
+        return _Asked(arm, draw, columns, prompt)
 
     def gather(self, parts: Sequence[Timed], stop: Stop, gap: float) -> Timed:
         wait = microseconds(gap)
@@ -91,17 +92,14 @@ class Replay:
             for row in np.flatnonzero(asked):
                 kept = [texts[a] for a in s.answer[row][s.alive[row]]]
                 replies[row] = self.recording.cassette(arm, prompt(self.recording.items[row], kept))
-            reply = _called(
-                s.end,
-                deadline,
-                arm,
-                PROMPTED,
+            columns = (
                 np.array([self.codes.setdefault(r.key, len(self.codes)) for r in replies], dtype=np.int64),
                 np.array([r.score for r in replies], dtype=np.float64),
                 np.array([r.failed for r in replies], dtype=np.bool_),
                 np.array([r.price for r in replies], dtype=np.int64),
                 np.array([r.latency for r in replies], dtype=np.int64),
-            ).where(asked, s.end)
+            )
+            reply = _called(s.end, deadline, arm, PROMPTED, columns).where(asked, s.end)
             return beside([replace(s, alive=np.zeros_like(s.alive)), reply])
 
         return run
@@ -117,25 +115,16 @@ class _Asked:
 
     arm: str
     draw: int
-    columns: tuple[Ints, Floats, Mask, Ints, Ints]
+    columns: Columns
     prompt: Ints | int
 
     def __call__(self, start: Ints, deadline: Ints) -> Panel:
-        return _called(start, deadline, self.arm, self.draw, *self.columns)
+        return _called(start, deadline, self.arm, self.draw, self.columns)
 
 
-def _called(
-    start: Ints,
-    deadline: Ints,
-    arm: str,
-    draw: int,
-    answer: Ints,
-    score: Floats,
-    failed: Mask,
-    price: Ints,
-    latency: Ints,
-) -> Panel:
+def _called(start: Ints, deadline: Ints, arm: str, draw: int, columns: Columns) -> Panel:
     """One call that begins at `start`, unless the deadline has come."""
+    answer, score, failed, price, latency = columns
     begun = start < deadline
     late = start + latency > deadline
     return Panel(

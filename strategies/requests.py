@@ -26,19 +26,20 @@ def text_of(task: object) -> str:
     if messages := messages_of(task):
         said = [(str(m["role"]), _words(m.get("content"))) for m in messages]
         return said[0][1] if len(said) == 1 else "\n\n".join(f"{role}: {words}" for role, words in said)
-    return _json(task)
+    return as_json(task)
 
 
 def _words(content: object) -> str:
     if isinstance(content, str) or content is None:
         return content or ""
     parts = content if isinstance(content, list) else [content]
-    return "\n".join(str(p["text"]) if isinstance(p, Mapping) and "text" in p else _json(p) for p in parts)
+    return "\n".join(str(p["text"]) if isinstance(p, Mapping) and "text" in p else as_json(p) for p in parts)
 
 
-def _json(x: object) -> str:
+def as_json(x: object, *, sort_keys: bool = False) -> str:
+    """As JSON where it can be, else in Python's words."""
     try:
-        return json.dumps(x, ensure_ascii=False)
+        return json.dumps(x, ensure_ascii=False, sort_keys=sort_keys)
     except (TypeError, ValueError):
         return str(x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -141,10 +142,8 @@ class Store:
                         connection.execute(version.insert(), {"key": "version", "value": str(VERSION)})
                 break
             except sa.exc.DBAPIError as error:
-                raced = (
-                    not isinstance(error, sa.exc.OperationalError) or "exists" in said(error) or "locked" in said(error)
-                )
-                if last or not raced:
+                away = isinstance(error, sa.exc.OperationalError) and not re.search("exists|locked", said(error))
+                if last or away:
                     raise PlaycallError(f"ledger {self.place} cannot be opened: {said(error)}.") from error
                 time.sleep(0.1)
         self.check()
@@ -155,16 +154,13 @@ class Store:
 
         if self.file is not None and not self.file.is_file():
             raise PlaycallError(f"there is no ledger {self.file}; name one, or set PLAYCALL_LEDGER.")
-        try:
-            with self.engine.connect() as connection:
-                tables = sa.inspect(connection).get_table_names()
-                if "calls" not in tables:
-                    raise PlaycallError(f"{self.place} is no ledger: it has no table `calls`.")
-                have = {column["name"] for column in sa.inspect(connection).get_columns("calls")}
-                told = "SELECT value FROM calls_meta WHERE key = 'version'"
-                version = connection.scalar(sa.text(told)) if "calls_meta" in tables else "none"
-        except sa.exc.DBAPIError as error:
-            raise PlaycallError(f"ledger {self.place} cannot be read: {said(error)}.") from error
+        with self.reading() as connection:
+            tables = sa.inspect(connection).get_table_names()
+            if "calls" not in tables:
+                raise PlaycallError(f"{self.place} is no ledger: it has no table `calls`.")
+            have = {column["name"] for column in sa.inspect(connection).get_columns("calls")}
+            told = "SELECT value FROM calls_meta WHERE key = 'version'"
+            version = connection.scalar(sa.text(told)) if "calls_meta" in tables else "none"
         if (lacks := [c for c in COLUMNS if c not in have]) or version != str(VERSION):
             raise PlaycallError(
                 f"ledger {self.place} was made by another version of playcall (its version is {version}, ours {VERSION}"
@@ -174,7 +170,7 @@ class Store:
     def write(self, rows: Sequence[Row]) -> None:
         """Insert at most MOST_ROWS, in one statement: each would wait anew for the interpreter's lock."""
         with self.engine.begin() as connection:
-            connection.exec_driver_sql(self._insert(len(rows)), tuple(x for row in rows for x in row))
+            self._insert(connection, rows)
 
     def write_missing(self, rows: Sequence[Row]) -> None:
         """Insert those that are not there: a commit may have held although it was said to fail."""
@@ -183,12 +179,13 @@ class Store:
         id = calls().c.id
         with self.engine.begin() as connection:
             there = set(connection.scalars(sa.select(id).where(id.in_([row[0] for row in rows]))))
-            if missing := [row for row in rows if row[0] not in there]:
-                connection.exec_driver_sql(self._insert(len(missing)), tuple(x for row in missing for x in row))
+            self._insert(connection, [row for row in rows if row[0] not in there])
 
-    def _insert(self, rows: int) -> str:
-        dialect = self.engine.dialect
-        return _insert(", ".join(map(dialect.identifier_preparer.quote, COLUMNS)), dialect.paramstyle == "qmark", rows)
+    def _insert(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
+        if rows:
+            dialect = self.engine.dialect
+            columns, qmark = ", ".join(map(dialect.identifier_preparer.quote, COLUMNS)), dialect.paramstyle == "qmark"
+            connection.exec_driver_sql(_insert(columns, qmark, len(rows)), tuple(x for row in rows for x in row))
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,33 +14,25 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from playcall.strategies.call import CallFailed, Failure
+from playcall.strategies.signal import on_asyncio
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    import aiohttp
     import httpx
 
 FOREVER = 1e9  # seconds
 LARGE = 1 << 20  # bytes; aiohttp warns of a larger body, unless it reads it from a file
 
 
-class Response(Protocol):
+@dataclass(frozen=True, slots=True)
+class Response:
     """What came back: the head at once, the body when it is asked for, once."""
 
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By name, in whatever case."""
-        ...
-
-    async def read(self) -> bytes: ...
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, cut anywhere."""
-        ...
+    status: int
+    headers: Mapping[str, str]  # by name, in whatever case
+    read: Callable[[], Awaitable[bytes]]
+    chunks: Callable[[], AsyncIterator[bytes]]  # the body as it comes, cut anywhere
 
 
 class Transport(Protocol):
@@ -94,25 +85,6 @@ def _failed(error: Exception, head: object) -> CallFailed:
     return CallFailed(failure, f"{type(error).__name__}: {error}".split(": <")[0].rstrip(": "))
 
 
-@dataclass(frozen=True, slots=True)
-class _AiohttpResponse:
-    raw: aiohttp.ClientResponse
-
-    @property
-    def status(self) -> int:
-        return self.raw.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.raw.headers
-
-    async def read(self) -> bytes:
-        return await self.raw.read()
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self.raw.content.iter_any()
-
-
 class AiohttpTransport:
     """On asyncio, by far the cheapest a call."""
 
@@ -132,14 +104,10 @@ class AiohttpTransport:
     ) -> AsyncGenerator[Response]:
         raw = None
         try:
-            raw = await self.session.post(
-                url,
-                headers=headers,
-                data=content if len(content) < LARGE else BytesIO(content),
-                timeout=self.timeout(total=max(timeout, 1e-6) if timeout < FOREVER else None),  # 0 would be none
-                allow_redirects=False,
-            )
-            yield _AiohttpResponse(raw)
+            data = content if len(content) < LARGE else BytesIO(content)
+            limit = self.timeout(total=max(timeout, 1e-6) if timeout < FOREVER else None)  # 0 would be none
+            raw = await self.session.post(url, headers=headers, data=data, timeout=limit, allow_redirects=False)
+            yield Response(raw.status, raw.headers, raw.read, raw.content.iter_any)
         except self.errors as error:
             raise _failed(error, raw) from error
         finally:
@@ -150,50 +118,6 @@ class AiohttpTransport:
         await self.session.close()
 
 
-@dataclass(slots=True)
-class _HttpxResponse:
-    raw: httpx.Response
-    body: AsyncIterator[bytes] | None = None
-
-    @property
-    def status(self) -> int:
-        return self.raw.status_code
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.raw.headers
-
-    async def read(self) -> bytes:
-        return await self.raw.aread()
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        self.body = self.raw.aiter_bytes()
-        return self.body
-
-    async def end(self) -> None:
-        """Httpx nests async generators, which trio wants ended, not dropped: cancelling the next read ends all."""
-        if self.body is not None:
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                async for _ in self.body:
-                    pass
-
-
-class _Once:
-    """Yields one thing; not as an async generator, for trio warns of those that a failed write leaves behind."""
-
-    def __init__(self, content: bytes) -> None:
-        self.left = [content]
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if not self.left:
-            raise StopAsyncIteration
-        return self.left.pop()
-
-
 class HttpxTransport:
     """On trio, through SOCKS, and with a client that the user brings: that one keeps its own time-outs too."""
 
@@ -201,11 +125,19 @@ class HttpxTransport:
         import httpx
 
         class Body(httpx.AsyncByteStream):
+            """Not an async generator: trio warns of those that a failed write leaves behind."""
+
             def __init__(self, content: bytes) -> None:
                 self.content = content
 
             def __aiter__(self) -> AsyncIterator[bytes]:
-                return _Once(self.content)
+                self.left = [self.content]
+                return self
+
+            async def __anext__(self) -> bytes:
+                if not self.left:
+                    raise StopAsyncIteration
+                return self.left.pop()
 
         self.client, self.body = client, Body
         self.errors = (httpx.TransportError, httpx.DecodingError, httpx.StreamError)
@@ -222,12 +154,15 @@ class HttpxTransport:
                 request = self.client.build_request("POST", url, headers=headers, content=content, timeout=self.timeout)
                 request.stream = self.body(content)
                 raw = await self.client.send(request, stream=True, follow_redirects=False)
-                response = _HttpxResponse(raw)
+                body = raw.aiter_bytes()
                 try:
-                    yield response
+                    yield Response(raw.status_code, raw.headers, raw.aread, lambda: body)
                 finally:
-                    with suppress(*self.errors):
-                        await response.end()
+                    # It nests async generators, which trio wants ended, not dropped: cancelling the next read ends all.
+                    with suppress(*self.errors), anyio.CancelScope() as scope:
+                        scope.cancel()
+                        async for _ in body:
+                            pass
                     await raw.aclose()
         except (self.slow, TimeoutError) as error:
             raise _failed(TimeoutError(str(error)), raw) from error
@@ -243,23 +178,12 @@ def _httpx(wire: Wire) -> HttpxTransport:
 
     import httpx
 
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=15.0)
+    none = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # tenants share the connections
     client = httpx.AsyncClient(
-        verify=_tls(wire),
-        proxy=wire.proxy,
-        timeout=None,
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=15.0),
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # tenants share the connections
-        trust_env=False,
+        verify=_tls(wire), proxy=wire.proxy, limits=limits, cookies=none, timeout=None, trust_env=False
     )
     return HttpxTransport(client)
-
-
-def on_asyncio() -> bool:
-    """Whether this is a task of asyncio, not of trio."""
-    try:
-        return asyncio.current_task() is not None
-    except RuntimeError:
-        return False
 
 
 Pooled = AiohttpTransport | HttpxTransport

@@ -12,13 +12,12 @@ from typing import Any
 import anyio
 
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
-from playcall.strategies.completion import Pieces, failure_of, read_completion, retry_after, tidy
+from playcall.strategies.completion import Pieces, failed_client, read_completion, tidy
 from playcall.strategies.errors import Misuse
 from playcall.strategies.openai import wanted
-from playcall.strategies.transport import on_asyncio
+from playcall.strategies.signal import on_asyncio
 
 COMPROMISED = {"1.107.0"}
-_KINDS = {"APIConnectionError": Failure.CONNECTION, "ContentPolicyViolationError": Failure.REFUSED}
 
 
 def _load() -> Any:
@@ -41,22 +40,16 @@ class LiteLLM:
     litellm does: "anthropic/claude-sonnet-4-5". On asyncio only: raises Misuse on trio, and where litellm is
     not installed."""
 
+    name = "litellm"  # which picks the vendor by the model's name
+
     def __init__(self, **options: object) -> None:
         self._options = options
+        told = repr(sorted(options.items()))
+        self.tenant = hashlib.sha256(told.encode()).hexdigest()[:16] if options else ""  # it finds keys by itself too
         self._litellm: Any = None
 
     def __repr__(self) -> str:
         return f"LiteLLM({', '.join(f'{name}=...' for name in self._options)})"
-
-    @property
-    def name(self) -> str:
-        """The library: it picks the vendor by the model's name."""
-        return "litellm"
-
-    @property
-    def tenant(self) -> str:
-        """A hash of the options; empty where litellm finds the key by itself."""
-        return hashlib.sha256(repr(sorted(self._options.items())).encode()).hexdigest()[:16] if self._options else ""
 
     def _secrets(self, call: Call) -> set[str]:
         named = (value for name, value in os.environ.items() if any(w in name for w in ("KEY", "TOKEN", "SECRET")))
@@ -86,7 +79,9 @@ class LiteLLM:
         except TimeoutError:
             raise CallFailed(Failure.TIMEOUT, f"no answer in {call.timeout:g} s") from None
         except Exception as error:
-            raise _failed(error, call) from None
+            found = failed_client(error)
+            cut = call.heard and found.failure in (Failure.CONNECTION, Failure.SERVER)
+            raise CallFailed(Failure.CUT, found.detail) if cut else found from None
         return read_completion(call, body)
 
 
@@ -98,16 +93,3 @@ async def _receive(call: Call, stream: AsyncIterator[Any]) -> dict[str, Any]:
     if not pieces.ended:
         raise CallFailed(Failure.CUT, "the stream ended without a finish_reason")
     return pieces.body
-
-
-def _failed(error: Exception, call: Call) -> CallFailed:
-    status = getattr(error, "status_code", None)
-    failure = _KINDS.get(type(error).__name__) or Failure.RAISED
-    if failure is Failure.RAISED and status:
-        said = getattr(error, "body", None)
-        failure = failure_of(int(status), *(said.get("code"), said.get("type")) if isinstance(said, dict) else ())
-    if call.heard and failure in (Failure.CONNECTION, Failure.SERVER):
-        failure = Failure.CUT
-    sent = getattr(getattr(error, "response", None), "headers", None) or {}
-    own = getattr(error, "litellm_response_headers", None) or {}
-    return CallFailed(failure, f"{status or type(error).__name__} {error}", retry_after({**sent, **own}))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -20,7 +20,7 @@ import anyio
 from playcall.strategies.algebra import Then
 from playcall.strategies.arm import Arm
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
-from playcall.strategies.completion import CONFIDENCES, failed, read_completion, tidy
+from playcall.strategies.completion import CONFIDENCES, failed_client, read_completion, tidy
 from playcall.strategies.dispatch import Dispatch
 from playcall.strategies.engine import arms_of, places, unchecked, walk
 from playcall.strategies.errors import Misuse, PlaycallError
@@ -30,22 +30,9 @@ from playcall.strategies.prices import Price
 from playcall.strategies.relay import Reading, Relay
 from playcall.strategies.requests import refuse_merging_tools
 from playcall.strategies.runner import Runner
+from playcall.strategies.sources import is_async, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_KINDS = {
-    "APITimeoutError": Failure.TIMEOUT,
-    "Timeout": Failure.TIMEOUT,
-    "TimeoutException": Failure.TIMEOUT,
-    "TimeoutError": Failure.TIMEOUT,
-    "APIConnectionError": Failure.CONNECTION,
-    "TransportError": Failure.CONNECTION,
-    "ConnectionError": Failure.CONNECTION,
-    "APIResponseValidationError": Failure.GARBAGE,
-    "ContentPolicyViolationError": Failure.REFUSED,
-    "ContentFilterFinishReasonError": Failure.REFUSED,
-    "LengthFinishReasonError": Failure.TRUNCATED,
-}  # by the name of an error's class, whichever vendor's
 
 
 def wrap(runner: Runner, create: F) -> F:
@@ -100,11 +87,7 @@ class _Function:
             raise Misuse(f"{where} was given {function!r}, which yields; give a function that returns its answer.")
         self.function, self.secrets = function, str(getattr(client, "api_key", ""))
         self.open = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
-        self.is_async = any(
-            inspect.iscoroutinefunction(f)
-            for f in (function, bare, getattr(function, "__call__", None))  # noqa: B004
-        )
-        self.name = f"{getattr(bare, '__module__', '?')}:{getattr(bare, '__qualname__', type(bare).__name__)}"
+        self.is_async, self.name = is_async(function), name_of(bare)
         self.place, self.tenant = self.name, f"{id(bare):x}"
         if client is not None:
             self.place = urlsplit(str(getattr(client, "base_url", ""))).netloc or self.name
@@ -112,9 +95,6 @@ class _Function:
             self.tenant = hashlib.sha256("\n".join(who).encode()).hexdigest()[:16]
         if lacks := [name for name in takes if not self.accepts(name)]:
             raise Misuse(f"{where}: {self.name} has no parameter `{lacks[0]}`, so that arms cannot be put there.")
-
-    async def __call__(self, call: Call) -> Answer:
-        raise NotImplementedError("an endpoint is made for each request")
 
     def accepts(self, name: str) -> bool:
         """Whether it may be given by keyword."""
@@ -137,7 +117,7 @@ class _Function:
 class _Request:
     """One call of a wrapped function: the Endpoint of its arms."""
 
-    kinds: ClassVar[Mapping[str, Failure]] = _KINDS
+    garbage: type[Exception] | tuple[()] = ()  # raised where what came cannot be read
 
     def __init__(self, runner: Runner, known: _Function) -> None:
         self.runner, self.known, self.name, self.tenant = runner, known, known.place, known.tenant
@@ -200,22 +180,15 @@ class _Request:
         if isinstance(error, CallFailed) or (isinstance(error, PlaycallError) and not isinstance(error, NoAnswer)):
             raise error
         self.cause = error
-        names, status = [c.__name__ for c in type(error).__mro__], getattr(error, "status_code", None)
-        kind = next((self.kinds[name] for name in names if name in self.kinds), None)
-        body = getattr(error, "body", None) or str(error)
-        if kind is None and (isinstance(status, int) or "APIError" in names):
-            sent = getattr(getattr(error, "response", None), "headers", None)
-            found = failed(status or 200, body, sent)
-        else:
-            found = CallFailed(kind or Failure.RAISED, f"{type(error).__name__}: {error}")
         keys = [self.known.secrets, *(str(v) for k, v in self.fields.items() if "key" in k)]
+        found = CallFailed(Failure.GARBAGE, str(error)) if isinstance(error, self.garbage) else failed_client(error)
         return tidy(found, {key for key in keys if len(key) > 7})
 
 
 class _Vendor(_Request):
     """A call of a vendor's function: a chat request."""
 
-    kinds: ClassVar[Mapping[str, Failure]] = {**_KINDS, "JSONDecodeError": Failure.GARBAGE}
+    garbage = json.JSONDecodeError
 
     def __init__(self, runner: Runner, known: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(runner, known)
@@ -240,13 +213,9 @@ class _Vendor(_Request):
                     "stream=True: this strategy has to see whole answers before it keeps one, so that no stream of the "
                     "vendor's can be passed on. Ask without stream=True, or use policy.stream(...), which gives text."
                 )
-            asked = (self.streaming.get("stream_options") or {}).get("include_usage")
-            adds = not asked and "stream_options" in known.parameters
-            if adds:
-                self.streaming["stream_options"] = {
-                    **(self.streaming.get("stream_options") or {}),
-                    "include_usage": True,
-                }
+            options = self.streaming.get("stream_options") or {}
+            if adds := not options.get("include_usage") and "stream_options" in known.parameters:
+                self.streaming["stream_options"] = {**options, "include_usage": True}
             self.relay = Relay(unchecked(strategy), hides_usage=adds)
 
     def arguments(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:

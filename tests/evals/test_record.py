@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,18 @@ from typer.testing import CliRunner
 from playcall.evals import journal as journalling
 from playcall.evals import read_table
 from playcall.evals.cli import app
-from playcall.evals.journal import Journal
+from playcall.evals.journal import Journal, settings_of
 from playcall.evals.recorder import record
 from playcall.evals.scorers import ScoreError
-from playcall.evals.tasks import Task
+from playcall.evals.tasks import Task, read_tasks
+from playcall.evals.written import write_table
 from playcall.strategies import NANO, Draws, PlaycallError, Recording, on_virtual_clock
+from playcall.strategies.agent import Agent
 from playcall.strategies.arm import Arm
+from playcall.strategies.call import Answer, Usage
 from playcall.strategies.config import read_arms
 from playcall.strategies.ledger import Ledger
-from playcall.strategies.prices import most_tokens
+from playcall.strategies.prices import Price, most_tokens
 from playcall.strategies.scripted import Played
 from playcall.strategies.spending import summary
 
@@ -500,3 +504,172 @@ def test_a_rate_limit_that_lasts_is_no_answer_for_good(tmp_path: Path) -> None:
         server.fault = None
         done = made.recorded(tmp_path)
         assert (done.complete, done.made) == (True, 2)
+
+
+@pytest.mark.parametrize("change", ["judge", "reference"])
+def test_a_verdict_holds_for_its_judge_and_its_reference_alone(tmp_path: Path, change: str) -> None:
+    with serve(answer=judging) as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 1)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a", "j": "j"})
+        made.recorded(tmp_path, scorer="judge:j")
+        if change == "judge":
+            made.write_arms(tmp_path / "arms.json", server.url, {"a": "a", "j": "another"})
+        else:
+            (tmp_path / "tasks.jsonl").write_text('{"id": "q0", "task": "question 0", "reference": "other"}')
+        again = made.recorded(tmp_path, scorer="judge:j")
+        assert (again.made, again.judged) == (0, 1)
+
+
+def test_a_judges_own_failure_that_will_not_pass_leaves_it_unscored_for_good(tmp_path: Path) -> None:
+    with serve(answer=judging, fault=lambda body: "length" * (body["model"] == "j")) as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 2)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a", "j": "j"})
+        assert made.recorded(tmp_path, scorer="judge:j").complete
+        before = asked(server)
+        assert made.recorded(tmp_path, scorer="judge:j").complete
+        assert (asked(server) - before, before) == (0, 4)
+    assert pd.read_parquet(tmp_path / "t.parquet")["score"].isna().all()
+
+
+def test_a_judge_is_not_asked_once_the_recording_has_stopped(tmp_path: Path) -> None:
+    with serve(answer=judging) as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 4)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a", "b": "b+401", "j": "j"})
+        assert "auth" in made.recorded(tmp_path, scorer="judge:j", concurrency=1).stopped
+        assert {s.model for s in server.served} == {"a", "b"}
+
+
+def test_a_later_start_tells_the_failures_of_the_earlier_ones_and_has_its_ledger_written(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 3)
+        made.write_arms(tmp_path / "arms.json", server.url, {"no": "no+length"})
+        ledger = Ledger(tmp_path / "l.db")
+        first = made.recorded(tmp_path, ledger=ledger)
+        assert summary(str(tmp_path / "l.db"))[0].calls == 3
+        ledger.close()
+        assert made.recorded(tmp_path).failed == first.failed == {"no": 3}
+
+
+def recorded_agents(folder: Path, functions: dict[str, Any], others: dict[str, Arm], **options: Any) -> pd.DataFrame:
+    """The table of agents that are asked one task on the virtual clock."""
+    arms = {n: Arm(Agent(f, {"solver": "x"}), n, price="calls") for n, f in functions.items()} | others
+    tasks = [Task("q", "one plus one", "2")]
+    on_virtual_clock(
+        lambda: record(tasks, arms, scorer="exact", output=folder / "t.csv", only=list(functions), **options)
+    )
+    return pd.read_csv(folder / "t.csv")
+
+
+class Solver:
+    name, tenant = "solver", ""
+
+    async def __call__(self, call: Any) -> Answer:
+        call.usage = Usage(3, 1)
+        return Answer("2")
+
+
+def test_an_agent_is_asked_as_it_is_and_its_row_counts_all_its_calls(tmp_path: Path) -> None:
+    async def twice(task: str, models: Any) -> str:
+        assert task == "one plus one"
+        return str([await models.ask("solver", task) for _ in range(2)][-1])
+
+    solver = {"x": Arm(Solver(), "m", price=Price(1000, 2000))}
+    [row] = recorded_agents(tmp_path, {"twice": twice}, solver, seed=7).to_dict("records")
+    assert (row["score"], row["input_tokens"], row["output_tokens"]) == (1, 6, 2)
+    assert row["cost_nano"] == 10_000_000
+
+
+def test_a_misuse_of_one_call_loses_none_of_those_in_flight(tmp_path: Path) -> None:
+    async def slow(task: str, models: Any) -> str:
+        await anyio.sleep(5)
+        return "2"
+
+    async def wrong(task: str, models: Any) -> str:
+        return models["critic"]  # type: ignore[no-any-return]
+
+    with pytest.raises(PlaycallError, match="critic"):
+        recorded_agents(tmp_path, {"slow": slow, "wrong": wrong}, {"x": Arm(Solver(), "m", price="free")})
+    assert '["q", "slow", 0]' in (tmp_path / "t.csv.journal.jsonl").read_text()
+
+
+def test_a_latency_is_that_of_the_call_and_not_of_the_queue_before_it(tmp_path: Path) -> None:
+    tasks, arms = played()
+    narrow = {name: replace(arm, concurrency=1) for name, arm in arms.items()}
+    on_virtual_clock(lambda: record(tasks, narrow, scorer="exact", output=tmp_path / "t.parquet", n=3))
+    for arm, endpoint in arms.items():
+        assert isinstance(endpoint.endpoint, Played)
+        assert (read_table(tmp_path / "t.parquet")[arm].latency == endpoint.endpoint.recording[arm].latency).all()
+
+
+def test_the_price_of_the_prompt_is_told_apart(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 2)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a"})
+        made.recorded(tmp_path)
+    rows = pd.read_parquet(tmp_path / "t.parquet")
+    assert rows["prompt_cost_usd"].tolist() == pytest.approx((rows["input_tokens"] / 1e6).tolist())
+
+
+def test_no_key_is_among_the_settings_of_a_journal() -> None:
+    assert "SECRET" not in str(settings_of(Arm(Solver(), "m", {"api_key": "SECRET"}, headers={"x-key": "SECRET"})))
+
+
+def test_a_file_of_tasks_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1, "task": "x", "reference": 0}', encoding="utf-8-sig")
+    [task] = read_tasks(tmp_path / "tasks.jsonl")
+    assert (task.id, task.reference) == ("1", 0)
+
+
+def test_the_commands_options_reach_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "p.yaml").write_text("b: {call: 0.5}")
+    options = ["--only", "b", "--seed", "7", "--canonical", "choice", "--prices", f"{tmp_path}/p.yaml", "--fresh"]
+    monkeypatch.setattr(sys, "argv", ["playcall", "record", *options])
+    with serve(answer=judging) as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 1)
+        arms = {"a": {"model": "a", "api_key_env": "NOT_THERE"}, "b": {"model": "b", "price": None}, "j": "j"}
+        made.write_arms(tmp_path / "arms.json", server.url, arms)
+        server.answer = lambda body: (
+            "SCORE: 1" if body["model"] == "j" else "(a)" if body["seed"] == 7 else "The answer is A."
+        )
+        run = in_process(tmp_path, "-n", "2", *options, scorer="judge:j")
+        assert run.exit_code == 0, run.output
+        assert sorted(s.body["seed"] for s in server.served if s.model == "b") == [7, 8]
+        assert [s.model for s in server.served].count("j") == 1  # for one choice
+        assert "$1.0" in run.output  # by the prices of the file
+        server.fault = lambda body: "500"
+        run = in_process(tmp_path, "-n", "2", *options, scorer="judge:j")
+        assert run.exit_code == 2
+        assert "Go on by: playcall record --only b --seed 7" in run.output
+        assert "--fresh" not in run.output.partition("Go on by")[2]
+
+
+def test_a_separator_of_lines_inside_a_task_ends_none_and_the_order_of_its_fields_is_no_change(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1, "task": {"a": "x\u2028y", "b": 1}}\n', encoding="utf-8")
+    [one] = read_tasks(tmp_path / "tasks.jsonl")
+    assert one.task == {"a": "x\u2028y", "b": 1}
+    assert one.digest == Task("1", {"b": 1, "a": "x\u2028y"}).digest
+
+
+def test_a_table_that_cannot_be_finished_leaves_the_old_one_and_no_part_of_itself(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    write_table(table, {"x": bool}, [(True,), (None,)])
+    assert table.read_text().split() == ["x", "true", '""']
+
+    def rows() -> Any:
+        yield (False,)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_table(table, {"x": bool}, rows())
+    assert "true" in table.read_text()
+    assert list(tmp_path.iterdir()) == [table]
+
+
+def test_half_a_line_at_the_end_of_a_journal_is_cut_off(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 2)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a"})
+        made.recorded(tmp_path)
+        journal = tmp_path / "t.parquet.journal.jsonl"
+        journal.write_text(journal.read_text()[:-9])
+        assert [made.recorded(tmp_path).made for _ in range(2)] == [1, 0]

@@ -109,6 +109,7 @@ def test_an_answer_is_streamed_and_said_once(
     done = ran(made(tmp_path, Ask("a"), server, a=fault), "hello", "--stream")
     assert done.exit_code == 0
     assert done.stdout.split("\n")[-2] == "1 to hello"
+    assert done.stdout.count("1 to hello") == 1
     assert server.served[-1].body["stream"] is True
     assert ("begins again" in said.getvalue()) is bool(fault)
 
@@ -163,3 +164,24 @@ def test_calls_beyond_a_budget_are_not_made(server: Server, tmp_path: Path, said
     assert done.exit_code == 4
     assert "budget" in said.getvalue()
     assert server.served == []
+
+
+def test_what_is_said_on_the_command_line_goes_before_the_files(
+    server: Server, tmp_path: Path, said: io.StringIO
+) -> None:
+    server.answer = lambda body: {"a": "yes", "b": "The answer is B", "c": "(b)"}[body["model"].partition("+")[0]]
+    policy = made(tmp_path, (Ask("a") & Ask("b") & Ask("c")).keep(Vote()), server)
+    assert ran(policy, "q").stdout == "yes\n"
+    assert ran(policy, "q", "--canonical", "choice").stdout == "The answer is B\n"
+    arms = json.loads((tmp_path / "arms.yaml").read_text())
+    arms["arms"]["a"] |= {"price": None, "model": "a+delay:60"}
+    (tmp_path / "arms.yaml").write_text(json.dumps(arms))
+    (tmp_path / "policy.json").write_text(json.dumps(dump(Ask("a"))))
+    assert isinstance(ran(policy, "q").exception, Misuse)
+    (tmp_path / "p.yaml").write_text("a: {call: 0.5}")
+    assert ran(policy, "q", "--prices", str(tmp_path / "p.yaml")).exit_code == 0
+    assert said.getvalue().splitlines()[-1].startswith("a: $0.5, ")
+    assert ran(policy, "q", "--unpriced", "free").exit_code == 0
+    assert said.getvalue().splitlines()[-1].startswith("a: at least $0, ")
+    assert ran(policy, "q", "--unpriced", "free", "--deadline", "0.02").exit_code == 4
+    assert "the deadline came" in said.getvalue()

@@ -153,7 +153,7 @@ def test_a_users_own_is_imported_and_what_it_returns_is_the_key(
         ("nunber", "write one of exact, number, choice, json, function-call"),
         ("no_such_module:f", "No module named 'no_such_module'"),
         ("json:no_such_function", "no attribute 'no_such_function'"),
-        (":f", "cannot be imported"),
+        (":f", "write module:function"),
     ],
 )
 def test_an_unknown_name_is_misuse_and_says_what_there_is(name: str, says: str) -> None:

@@ -80,7 +80,7 @@ WRONG = {
     "model: m, price: cheap": "arm 'a': price: write ",
     "model: m, price: {input: 1}": "arm 'a': price: give input and output",
     "model: m, price: {input: 1, output: -1}": "arm 'a': price: .*output=-1",
-    "model: m, price: {input: 1, ouput: 1}": "arm 'a': price: write ",
+    "model: m, price: {input: 1, ouput: 1}": "arm 'a': price: .*ouput",
     "model: m, provider: mine": "arm 'a': provider: 'mine'; write one of openai, litellm, agent, scripted",
     "model: m, api_key: sk-secret": "arm 'a': api_key: a file holds no keys: write api_key_env",
     "model: m, api_key_env: sk-secret": "arm 'a': api_key_env: write the name of a variable",

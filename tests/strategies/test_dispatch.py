@@ -329,13 +329,33 @@ def test_limits_are_for_each_model_and_key() -> None:
 
 @pytest.mark.parametrize("first", ["tight", "loose"])
 def test_of_two_limits_on_a_model_the_tighter_holds(first: str) -> None:
-    fake = Fake()
-    arms = {"tight": arm(fake, concurrency=2, requests_per_minute=3), "loose": arm(fake, concurrency=5)}
-    arms["loose"] = replace(arms["loose"], requests_per_minute=60)
     last = "loose" if first == "tight" else "tight"
-    play(Runner(2 * Ask(first) & 4 * Ask(last), arms))
+
+    async def main() -> None:
+        await Runner(Ask(first), arms).run("q")
+        await Runner(Ask(last), arms).map("q" * 30, concurrency=10)
+
+    fake = Fake()
+    arms = {"tight": arm(fake, concurrency=2), "loose": arm(fake, concurrency=5)}
+    on_virtual_clock(main)
     assert fake.most_flying == 2
+    fake = Fake()
+    arms = {"tight": arm(fake, requests_per_minute=3), "loose": arm(fake, requests_per_minute=60)}
+    on_virtual_clock(main)
     assert fake.begun[5] - fake.begun[0] > 19
+
+
+def test_the_latency_of_a_reply_is_by_the_arms_clock_and_that_of_a_cached_one_as_it_was() -> None:
+    def script(call: Call) -> str:
+        call.served_ms = 7.0
+        return "yes"
+
+    latency = {}
+    for clock in ("ours", "provider"):
+        runner = Runner(Ask("a"), {"a": arm(Fake(script), clock=clock)}, cache=Cache())
+        latency[clock] = [r.latency for r in (play(runner).attempts[0].reply for _ in range(2)) if r]
+    assert latency["ours"] == pytest.approx([1e6, 1e6])
+    assert latency["provider"][0] == 7000
 
 
 def test_an_arm_streams_where_the_strategy_may_cut_it_off() -> None:

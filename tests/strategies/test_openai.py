@@ -7,7 +7,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from itertools import pairwise
@@ -715,3 +715,20 @@ def test_a_stream_says_what_it_cost_at_its_end_and_what_was_thought_is_paid_but_
     pieces.take({"choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}], "usage": usage})
     assert (one.usage, one.reported) == (Usage(3, 2), 500_000_000)
     assert (told, one.heard) == (["yes"], "hmm yes")
+
+
+def test_what_follows_done_is_read_so_that_the_connection_can_be_used_again() -> None:
+    class Body(httpx.AsyncByteStream):
+        read = False
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield SAYS
+            yield b"data: [DONE]\n\n"
+            await anyio.sleep(0)
+            self.read = True
+
+    body = Body()
+    reply = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: reply))
+    assert anyio.run(OpenAICompatible("http://host/v1", KEY, http_client=client), call(stream=True)).text == "yes"
+    assert body.read

@@ -16,13 +16,13 @@ import httpx
 import pytest
 
 from playcall.strategies.call import CallFailed, Failure
+from playcall.strategies.signal import on_asyncio
 from playcall.strategies.transport import (
     AiohttpTransport,
     HttpxTransport,
     Transport,
     Wire,
     environment_proxy,
-    on_asyncio,
     transport,
 )
 
