@@ -190,7 +190,7 @@ def _document(result: Result) -> dict[str, Any]:
             "state": _state(a) or "cancelled",
             "seconds": sum(call.seconds for call in a.calls),
             "cost_usd": a.price / NANO,
-            "tries": [call.error or "answered" for call in a.calls],
+            "tries": ["cancelled" if call.cancelled else call.error or "answered" for call in a.calls],
         }
         for a in result.attempts
     ]

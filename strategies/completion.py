@@ -88,6 +88,7 @@ _KINDS = {
     **dict.fromkeys(("ContentPolicyViolationError", "ContentFilterFinishReasonError"), Failure.REFUSED),
     "APIResponseValidationError": Failure.GARBAGE,
     "LengthFinishReasonError": Failure.TRUNCATED,
+    "ValidationError": Failure.INVALID,  # pydantic's, where a client parses the answer
 }  # by the name of an error's class, whichever vendor's
 
 
@@ -107,8 +108,9 @@ def tidy(error: CallFailed, secrets: Iterable[str]) -> CallFailed:
     detail = error.detail
     for secret in sorted(secrets, key=len, reverse=True):
         detail = detail.replace(secret, "***")
-    if len(detail) > LONGEST:
-        detail = detail[: LONGEST - 1] + "…"
+    most = LONGEST // 4 if error.failure is Failure.GARBAGE else LONGEST  # garbage may be part of an answer
+    if len(detail) > most:
+        detail = detail[: most - 1] + "…"
     return CallFailed(error.failure, detail, error.retry_after)
 
 

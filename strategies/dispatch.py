@@ -269,7 +269,7 @@ class Dispatch:
         """One try on the wire, priced and entered in the ledger however it ends."""
         call = self._call(attempt, arm, request)
         queued, gate, worst, hold = moment(), self._gate(attempt.arm), 0, None
-        expected = self._expected(arm, request)
+        expected = self._expected(gate, arm, request)
         try:
             if self.unpriced == "refuse" and arm.known_price is None:
                 raise CallFailed(Failure.UNPRICED, f"nobody knows what {arm.model!r} costs")
@@ -303,7 +303,7 @@ class Dispatch:
         self.budget.settle(hold, max(call.price, hold.worst) if unsure else call.price)
         attempt.price += call.price
         used = call.usage or Usage()
-        gate.leave(used.input + used.output - expected if expected else 0)
+        gate.leave(expected, used.input + used.output if expected else 0)
         if error is not None:
             gate.failed(error, self.bench_for)
         elif not call.cancelled:
@@ -324,9 +324,9 @@ class Dispatch:
             outer.calls += inner.calls
         return answer.text if answer.output is None else answer.output
 
-    def _expected(self, arm: Arm, request: dict[str, Any]) -> int:
+    def _expected(self, gate: Gate, arm: Arm, request: dict[str, Any]) -> int:
         """Tokens to reserve of the allowance a minute, 0 where there is none."""
-        if not arm.tokens_per_minute:
+        if gate.tokens is None:
             return 0
         return tokens_of(request) + (arm.most_output(request) or 0)
 

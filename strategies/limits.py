@@ -104,16 +104,16 @@ class Gate:
         except BaseException:
             with self._lock:
                 for rate, n in takes:
-                    rate.left += n
+                    rate.left += min(n, rate.a_minute)
             raise
 
-    def leave(self, tokens: int = 0) -> None:
-        """A call has ended; `tokens` is what it took beyond what was said."""
+    def leave(self, said: int = 0, took: int = 0) -> None:
+        """A call has ended: the tokens that it said it would take, and those that it took."""
         turns = []
         with self._lock:
             self.flying -= 1
             if self.tokens:
-                self.tokens.left -= tokens
+                self.tokens.left += min(said, self.tokens.a_minute) - took
             while self._waiting and self.flying + 1 <= self.now:  # the place is handed over, so that nobody slips in
                 self.flying += 1
                 turns.append(self._waiting.popleft())

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import anyio
 
+from playcall.strategies.anthropic import chunk_of
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
 from playcall.strategies.completion import Pieces, read_completion
 from playcall.strategies.errors import PlaycallError
@@ -76,7 +77,7 @@ class Reading:
 
     def __init__(self, relay: Relay, call: Call, failed: Failed) -> None:
         self.relay, self.call, self.failed = relay, call, failed
-        self.whole, self.read = Pieces(call), Signal()
+        self.whole, self.read, self.used = Pieces(call), Signal(), dict[str, Any]()
         self.failure: CallFailed | None = None
         self.handed = self.late = self.left = False
 
@@ -142,7 +143,11 @@ class Reading:
         if self.late:
             raise PlaycallError("the deadline came while the answer was being streamed.")
         said = piece.model_dump(exclude_none=True, warnings=False) if hasattr(piece, "model_dump") else piece
-        if not isinstance(said, dict) or "choices" not in said:
+        if isinstance(said, dict) and "choices" not in said:  # Anthropic's: the reader sees every event
+            if chunk := chunk_of(said, self.used):
+                self.whole.take(chunk)
+            return True
+        if not isinstance(said, dict):
             return True
         self.whole.take({**said, "choices": [dict(choice) for choice in said["choices"]]})
         return bool(said["choices"]) or not self.relay.hides_usage or "usage" not in said

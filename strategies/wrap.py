@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from playcall.strategies.algebra import Then
+from playcall.strategies.anthropic import completion_of, is_message
 from playcall.strategies.arm import Arm
 from playcall.strategies.call import Answer, Call, CallFailed, Failure
 from playcall.strategies.completion import CONFIDENCES, failed_client, read_completion, tidy
@@ -28,7 +29,7 @@ from playcall.strategies.feed import in_portal, in_thread
 from playcall.strategies.live import Live, NoAnswer, Result, Run
 from playcall.strategies.prices import Price
 from playcall.strategies.relay import Reading, Relay
-from playcall.strategies.requests import refuse_merging_tools
+from playcall.strategies.requests import as_json, refuse_merging_tools
 from playcall.strategies.runner import Runner
 from playcall.strategies.sources import is_async, name_of
 
@@ -169,7 +170,10 @@ class _Request:
             return await reading.end(made)
         if inspect.isawaitable(made):
             raise Misuse(f"{self.known.name} returned something to await: write it as `async def`.")
-        answer = self.read(call, made)
+        try:
+            answer = self.read(call, made)
+        except CallFailed as error:
+            raise self._tidy(error) from None
         call.response = made
         if call.usage is None:
             call.heard = answer.text  # to estimate its bill by
@@ -180,9 +184,13 @@ class _Request:
         if isinstance(error, CallFailed) or (isinstance(error, PlaycallError) and not isinstance(error, NoAnswer)):
             raise error
         self.cause = error
-        keys = [self.known.secrets, *(str(v) for k, v in self.fields.items() if "key" in k)]
         found = CallFailed(Failure.GARBAGE, str(error)) if isinstance(error, self.garbage) else failed_client(error)
-        return tidy(found, {key for key in keys if len(key) > 7})
+        return self._tidy(found)
+
+    def _tidy(self, error: CallFailed) -> CallFailed:
+        """The same, short and without keys."""
+        keys = [self.known.secrets, *(str(v) for k, v in self.fields.items() if "key" in k)]
+        return tidy(error, {key for key in keys if len(key) > 7})
 
 
 class _Vendor(_Request):
@@ -205,7 +213,7 @@ class _Vendor(_Request):
         if any(isinstance(s, Then) for s in walk(runner.strategy)):
             refuse_merging_tools(self.task)
         self.kind: Any = _returned(known.function) if runner.options.get("cache") else None
-        self.cached = self.kind is not None
+        self.cached = self.kind is not None and not isinstance(self.given.get("response_format"), type)
         if self.streaming.get("stream"):
             strategy, self.cached = runner._within(None), False
             if unchecked(strategy) != set(places(strategy)):
@@ -232,10 +240,11 @@ class _Vendor(_Request):
         return (), {**told, **self.streaming}
 
     def read(self, call: Call, made: Any) -> Answer:
-        body = _dumped(made)
-        if isinstance(body, dict) and "choices" not in body and isinstance(body.get("content"), list):
-            body = _from_blocks(body)
-        answer = read_completion(call, body)
+        if hasattr(made, "__enter__") or hasattr(made, "__aenter__"):
+            raise Misuse(f"{self.known.name} returned a context manager: wrap the client's plain `create`.")
+        raw = hasattr(made, "http_response") and callable(getattr(made, "parse", None))  # of with_raw_response
+        body = _dumped(made.parse() if raw else made)
+        answer = read_completion(call, completion_of(body) if is_message(body) else body)
         output = cast(object, body)
         self.responses[id(output)] = made
         return replace(answer, output=output)
@@ -275,9 +284,9 @@ class _Own(_Request):
         body = _dumped(made)
         if isinstance(body, dict) and "choices" in body and "usage" in body:
             return replace(read_completion(call, body), output=made)
-        if made is None or made == "":
+        if made is None or (isinstance(made, str) and not made):
             raise CallFailed(Failure.EMPTY, "the function returned nothing")
-        return Answer(made if isinstance(made, str) else json.dumps(_plain(made), sort_keys=True), made)
+        return Answer(made if isinstance(made, str) else as_json(_plain(made), sort_keys=True), made)
 
 
 def _params(runner: Runner, name: str) -> Mapping[str, Any]:
@@ -293,10 +302,18 @@ def _arm(runner: Runner, name: str, endpoint: Any) -> Arm:
 
 def _without_retries(create: F) -> tuple[F, Any]:
     """The same method of a client that does not retry, for ours would multiply with its; and the client."""
-    owner: Any = getattr(create, "__self__", None)
-    client: Any = getattr(owner, "_client", None)
+    if isinstance(create, functools.partial):
+        inner, client = _without_retries(create.func)
+        return cast(F, functools.partial(inner, *create.args, **create.keywords)), client
     with suppress(Exception):  # whatever it is, it is no client of this make
-        return getattr(type(owner)(client.with_options(max_retries=0)), create.__name__), client
+        method: Any = create if hasattr(create, "__self__") else create.__wrapped__  # type: ignore[attr-defined]
+        client = method.__self__._client
+        fresh: Any = type(method.__self__)(client.with_options(max_retries=0))
+        if method is not create and "raw" in create.__code__.co_qualname:
+            fresh = fresh.with_raw_response
+        elif method is not create:
+            return create, client
+        return getattr(fresh, method.__name__), client
     return create, None
 
 
@@ -325,21 +342,3 @@ def _plain(x: object) -> Any:
         return json.loads(json.dumps(x, default=lambda y: y.model_dump() if hasattr(y, "model_dump") else str(y)))
     except (TypeError, ValueError):
         return str(x)
-
-
-_FINISH = {"max_tokens": "length", "refusal": "content_filter", "tool_use": "tool_calls"}
-
-
-def _from_blocks(body: dict[str, Any]) -> dict[str, Any]:
-    """Anthropic's message as a chat completion."""
-    blocks, used = body["content"], body.get("usage") or {}
-    tools = [{"function": {"name": b["name"], "arguments": json.dumps(b["input"])}} for b in blocks if "input" in b]
-    read, wrote = (used.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation"))
-    usage = {
-        "prompt_tokens": (used.get("input_tokens") or 0) + read + wrote,
-        "completion_tokens": used.get("output_tokens"),
-        "prompt_tokens_details": {"cached_tokens": read},
-    }
-    message = {"content": "".join(b.get("text") or "" for b in blocks), **({"tool_calls": tools} if tools else {})}
-    finish = str(body.get("stop_reason"))
-    return {"choices": [{"message": message, "finish_reason": _FINISH.get(finish, finish)}], "usage": usage}

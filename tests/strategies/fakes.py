@@ -40,7 +40,7 @@ class Fake:
         made = self.script(call)
         if isinstance(made, CallFailed):
             raise made
-        call.usage = Usage(1, 1)
+        call.usage = call.usage or Usage(1, 1)
         return Answer(made)
 
 

@@ -581,3 +581,16 @@ def test_what_a_failed_call_may_have_cost_counts_against_the_budget_at_its_worst
     result = play(runner)
     assert len(fake.calls) == 2  # of at most two cents each
     assert not result.exact
+
+
+def test_tokens_a_minute_hold_where_a_call_may_take_more_than_a_minutes_allowance() -> None:
+    fake = Fake()
+    limits = {"tokens_per_minute": 2000, "params": {"max_tokens": 5000}}
+
+    def uses_half(call: Call) -> str:
+        call.usage = Usage(0, 1000)
+        return "yes"
+
+    fake.script = uses_half
+    play(Runner(Gather((Ask("a"),) * 4, Agree(9), inf), {"a": arm(fake, **limits)}))
+    assert [round(t - fake.begun[0]) for t in fake.begun] == [0, 30, 60, 90]

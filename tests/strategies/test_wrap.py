@@ -705,3 +705,124 @@ def test_a_stream_that_is_cancelled_before_its_first_piece_cancels_its_call() ->
 
     anyio.run(main)
     assert (called, source.closed) == (["x"], True)
+
+
+def test_a_stream_of_anthropics_is_billed_by_what_it_says() -> None:
+    def create(*, model: str, messages: list[Any], stream: bool = False) -> Iterator[dict[str, Any]]:
+        yield from (
+            {"type": "message_start", "message": {"usage": {"input_tokens": 10, "cache_creation_input_tokens": 4}}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "two "}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "moons"}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}},
+            {"type": "message_stop"},
+        )
+
+    def opened(**given: Any) -> Any:
+        return create(**given)
+
+    opened.__signature__ = inspect.signature(create)  # type: ignore[attr-defined]
+    spy = Spy()
+    events = list(runner(Ask("a"), "a", ledger=spy).wrap(opened)(model="", messages=SAID, stream=True))
+    assert [e["type"] for e in events][::6] == ["message_start", "message_stop"]
+    assert spy.news.wait(5)
+    (call,) = spy.calls
+    assert (call.heard.strip(), call.price, call.estimated, call.error) == ("two moons", 14 * 1000 + 7 * 2000, False, "")
+
+
+def test_a_cached_message_of_anthropics_comes_back_as_its_class() -> None:
+    from pydantic import BaseModel
+
+    class Message(BaseModel):
+        content: list[dict[str, Any]]
+        stop_reason: str
+        usage: dict[str, int]
+
+    asked = []
+
+    def create(*, model: str, messages: list[Any]) -> Message:
+        asked.append(model)
+        usage = {"input_tokens": 10, "output_tokens": 7}
+        return Message(content=[{"type": "text", "text": "two"}], stop_reason="end_turn", usage=usage)
+
+    create.__annotations__["return"] = Message
+    wrapped = runner(Ask("a"), "a", cache=Cache()).wrap(create)
+    made = [wrapped(model="", messages=SAID) for _ in range(2)]
+    assert made[0] == made[1]
+    assert len(asked) == 1
+
+
+def test_raw_responses_are_read_and_come_back_raw(server: Server) -> None:
+    policy, client = runner(Ask("a+500:2") | Ask("b"), "a+500:2", "b"), sync_client(server)
+    made = policy.wrap(client.chat.completions.with_raw_response.create)(model="", messages=SAID)
+    assert made.headers["openai-processing-ms"] == "7"
+    assert made.parse().choices[0].message.content.startswith("the answer is")
+    assert [s.status for s in server.served] == [500, 500, 200]  # our tries alone
+
+
+@pytest.mark.parametrize("of", ["with_streaming_response", "stream"])
+def test_what_gives_a_context_manager_is_refused(server: Server, of: str) -> None:
+    completions = sync_client(server).chat.completions
+    create = completions.stream if of == "stream" else completions.with_streaming_response.create
+    with pytest.raises(Misuse, match="context manager"):
+        runner(Ask("a"), "a").wrap(create)(model="", messages=SAID)
+    assert server.served == []
+
+
+def test_a_partial_of_a_clients_method_does_not_multiply_retries(server: Server) -> None:
+    arms = {"a+500": Arm(Nowhere(), "a+500", price=PRICE, tries=3, backoff=1e-4)}
+    half = functools.partial(sync_client(server).chat.completions.create, temperature=0.5)
+    with pytest.raises(NoAnswer):
+        Runner(Ask("a+500"), arms, ledger=Spy()).wrap(half)(model="", messages=SAID)  # type: ignore[arg-type]
+    assert len(server.served) == 3
+    assert server.served[0].body["temperature"] == 0.5
+
+
+def test_a_parsed_answer_that_does_not_fit_is_invalid_and_counts_at_its_worst(server: Server) -> None:
+    from pydantic import BaseModel
+
+    class Number(BaseModel):
+        value: int
+
+    server.answer = lambda body: '{"value": "many"}'
+    spy, budget = Spy(), Budget(session=0.0009)
+    arms = {"a": Arm(Nowhere(), "a", params={"max_tokens": 200}, price=PRICE)}
+    policy = Runner(Ask("a"), arms, ledger=spy, budget=budget)  # type: ignore[arg-type]
+    parse = policy.wrap(sync_client(server).chat.completions.parse)
+    for _ in range(5):
+        with pytest.raises(NoAnswer):
+            parse(model="", messages=SAID, response_format=Number)
+    assert {c.error for c in spy.calls} == {"invalid"}
+    assert len(server.served) < 5
+    assert budget.session.spent <= 900_000
+
+
+def test_a_parsed_answer_is_not_taken_from_the_cache_as_something_else(server: Server) -> None:
+    from pydantic import BaseModel
+
+    class Number(BaseModel):
+        value: int
+
+    server.answer = lambda body: '{"value": 3}'
+    parse = runner(Ask("a"), "a", cache=Cache()).wrap(sync_client(server).chat.completions.parse)
+    for _ in range(2):
+        assert parse(model="", messages=SAID, response_format=Number).choices[0].message.parsed == Number(value=3)
+
+
+def test_a_function_may_return_what_cannot_be_compared() -> None:
+    import numpy as np
+
+    @Runner(Ask("x"), unpriced="free").call
+    def ask(question: str, model: str) -> Any:
+        return np.arange(3)
+
+    assert ask("q", model="").tolist() == [0, 1, 2]
+
+
+def test_an_error_in_the_body_does_not_show_the_key() -> None:
+    echo = {"choices": None, "error": {"message": "bad key sk-secret-1234", "code": 401}}
+    with serve(answer=lambda body: echo) as server:
+        create = runner(Ask("a"), "a").wrap(sync_client(server).chat.completions.create)
+        with pytest.raises(NoAnswer, match=r"bad key \*\*\*"):
+            create(model="", messages=SAID)
