@@ -129,8 +129,11 @@ class _Request:
 
     async def answer(self) -> Any:
         """What the function would have returned."""
+        streams = self.relay is not None
         arms = {
-            name: replace(_arm(self.runner, name, self), params={**self.fields, **_params(self.runner, name)})
+            name: replace(
+                _arm(self.runner, name, self), params={**self.fields, **_params(self.runner, name)}, stream=streams
+            )
             for name in arms_of(self.runner.strategy)
         }
         if not self.cached:
