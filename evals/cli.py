@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
 from importlib.resources import as_file, files
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -37,6 +38,9 @@ Yours = Annotated[list[str] | None, typer.Option(help="Your play: file.json or p
 
 def main() -> NoReturn:
     """Run the command line. Status 2 is a refusal that says what to do, 3 a target that cannot be kept."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # answers may hold what no terminal or file can
     try:
         app()
     except PlaycallError as error:

@@ -43,7 +43,7 @@ class Journal:
         self.calls: dict[Key, tuple[int, int]] = {}  # where its line is
         self.verdicts: dict[str, float | None] = {}
         self.spent = 0  # nano-dollars
-        self.heads: dict[str, dict[str, Any]] = {"tasks": {}, "arms": {}}
+        self.heads: dict[str, dict[str, Any]] = {"tasks": {}, "arms": {}, "prices": {}}
         self.unsaved: list[bytes] = []
         self.full = ""  # why lines cannot be written
         self._size = 0
@@ -86,12 +86,13 @@ class Journal:
             self.verdicts[told["verdict"]] = told["score"]
         elif "head" in told:
             for kind, known in self.heads.items():
-                known.update(told["head"][kind])
+                known.update(told["head"].get(kind, {}))
         elif "lost" not in told:
             raise KeyError("kind")
 
-    def begin(self, tasks: Mapping[str, str], arms: Mapping[str, Mapping[str, Any]]) -> None:
-        """Say what is recorded: digests by task, settings by arm. Raises PlaycallError where it is of others."""
+    def begin(self, tasks: Mapping[str, str], arms: Mapping[str, Mapping[str, Any]], prices: Mapping[str, Any]) -> None:
+        """Say what is recorded: digests by task, settings and price by arm. Raises PlaycallError where it is of others.
+        An arm that was priced otherwise is not: `heads` holds all prices of its calls, in their order."""
         known = self.heads
         anew = f"Name another table by -o, or say --fresh to begin anew (the journal is kept as {self.path.name}.old)"
         for name, settings in arms.items():
@@ -105,7 +106,11 @@ class Journal:
         if known["tasks"] and not known["tasks"].keys() & tasks.keys():
             raise PlaycallError(f"{self.path} is of other tasks, such as {next(iter(known['tasks']))!r}. {anew}.")
         told = {"tasks": tasks, "arms": arms}
+        new: dict[str, dict[str, Any]]
         new = {kind: {k: v for k, v in of.items() if k not in known[kind]} for kind, of in told.items()}
+        asked = {arm for _, arm, _ in self.calls}
+        olds = {arm: known["prices"].get(arm, []) if arm in asked else [] for arm in prices}
+        new["prices"] = {arm: [*olds[arm], price] for arm, price in prices.items() if price not in olds[arm]}
         if any(new.values()) and not self.add({"head": {"playcall": 1, **new}}):
             raise PlaycallError(f"{self.path} cannot be written: {self.full}. Make room; nothing was paid.")
 
@@ -187,6 +192,23 @@ def settings_of(arm: Arm) -> dict[str, Any]:
         "models": arm.endpoint.models if isinstance(arm.endpoint, Agent) else None,
     }
     return json.loads(json.dumps({name: value for name, value in found.items() if value}, default=str))
+
+
+def price_of(arm: Arm) -> Any:
+    """What an arm's calls cost, as a journal keeps it."""
+    price = arm.known_price
+    return _rates(price) if isinstance(price, Price) else price
+
+
+def _rates(price: Price) -> dict[str, Any]:
+    told = {name: getattr(price, name) for name in ("input", "output", "cached", "reasoning", "written", "call")}
+    tiers = [[above, _rates(tier)] for above, tier in price.tiers]
+    return {name: value for name, value in {**told, "tiers": tiers}.items() if value}
+
+
+def price_said(told: Any) -> str:
+    """Such a price in words."""
+    return ", ".join(f"{k} {v}" for k, v in told.items()) if isinstance(told, dict) else f"price {told}"
 
 
 def _short(value: object) -> str:

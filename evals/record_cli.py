@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,13 +13,12 @@ import typer
 
 from playcall.evals import show as shown
 from playcall.evals.recorder import Options, Recorder, Unpriced
-from playcall.evals.run_cli import LedgerUrl, Prices
+from playcall.evals.run_cli import LedgerUrl, Prices, interruptible
 from playcall.evals.scorers import NAMES
 from playcall.evals.table import read_table
 from playcall.evals.tasks import read_tasks
 from playcall.strategies import NANO
 from playcall.strategies.config import read_arms
-from playcall.strategies.errors import only as only_error
 from playcall.strategies.ledger import Ledger
 
 
@@ -56,31 +54,10 @@ def record(
             recorder.tell = lambda: bar(
                 f"{recorder.failing:,} failed, ${recorder.spent / NANO:.4f}", recorder.done, recorder.total
             )
-            interrupted = anyio.run(_interruptible, recorder)
+            _, interrupted = anyio.run(interruptible, recorder.run)
     _told(recorder, interrupted)
     if interrupted or not recorder.complete:
         raise typer.Exit(130 if interrupted else 2)
-
-
-async def _interruptible(recorder: Recorder) -> bool:
-    """Run it; whether a signal ended it."""
-    caught = False
-
-    async def watch(scope: anyio.CancelScope) -> None:
-        nonlocal caught
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                caught = True
-                scope.cancel()
-
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch, group.cancel_scope)
-            await recorder.run()
-            group.cancel_scope.cancel()
-    except BaseExceptionGroup as error:
-        raise only_error(error) from None
-    return caught
 
 
 def _told(recorder: Recorder, interrupted: bool) -> None:

@@ -14,10 +14,10 @@ import anyio
 import numpy as np
 from anyio.lowlevel import checkpoint
 
-from playcall.evals.journal import Journal, Key, Line, line_of, plain, settings_of
+from playcall.evals.journal import Journal, Key, Line, line_of, plain, price_of, price_said, settings_of
 from playcall.evals.scorers import PROMPT, Judge, Scorer, scorer, verdict
 from playcall.evals.tasks import Task
-from playcall.evals.written import OURS, as_type, check_name, clean, type_of, write_table
+from playcall.evals.written import OURS, as_type, check_name, type_of, write_table
 from playcall.strategies import NANO, Attempt, Misuse, PlaycallError
 from playcall.strategies.agent import Agent
 from playcall.strategies.arm import Arm
@@ -78,6 +78,7 @@ class Recorder:
     failed: Counter[str] = field(default_factory=Counter)  # calls that brought no answer, by arm
     unjudged: int = 0  # answers that the judge has yet to see
     left_out: list[str] = field(default_factory=list)  # arms without a price
+    repriced: dict[str, list[Any]] = field(default_factory=dict)  # arms with the prices of their calls, if several
 
     def __post_init__(self) -> None:
         given = self.options
@@ -131,6 +132,9 @@ class Recorder:
             yield f"{count:,} calls of {arm} failed ({error}); they are made again by the next start."
         if self.unjudged:
             yield f"{self.unjudged:,} answers have yet to be judged; their tasks are not in the table."
+        for arm, prices in self.repriced.items():
+            told = ", then at ".join(map(price_said, prices))
+            yield f"Calls of {arm} were made at {told}: each is in the table at its own price, or say --fresh."
         if self.stopped:
             yield f"Stopped: {self.stopped}."
 
@@ -163,7 +167,9 @@ class Recorder:
         journal, session = self._journal, self._dispatch.budget.session
         seed = {} if self.options.get("seed") is None else {"seed": self.options.get("seed")}
         settings = {name: {**settings_of(self.arms[name]), **seed} for name in self.names}
-        journal.begin({task.id: task.digest for task in self.tasks}, settings)
+        prices = {name: price_of(self.arms[name]) for name in self.names}
+        journal.begin({task.id: task.digest for task in self.tasks}, settings, prices)
+        self.repriced = {name: told for name in self.names if len(told := journal.heads["prices"][name]) > 1}
         self.spent = session.spent = journal.spent
         for key in self._keys():
             if key in journal.calls:
@@ -175,6 +181,8 @@ class Recorder:
     def _end(self) -> None:
         if lines := len(self._journal.unsaved):
             why, saved = self._journal.full, self._journal.save()
+            safe = sum(key in self._journal.calls for key in self._keys())
+            self.done, self.made = safe, self.made + safe - self.done
             how = f"{self.journal_path} {'could not be written for a while' if saved else 'cannot be written'} ({why})"
             left = "all is saved now" if saved else f"{len(self._journal.unsaved)} of {lines} answers are lost"
             self.stopped = f"{how}: {left}; make room and start again: what is saved is not paid again"
@@ -237,9 +245,9 @@ class Recorder:
             if error in _STOPPING:
                 self._stop(key[1], error, detail)
         else:
-            self._journal.add({"call": key, **line, "detail": detail})
+            if self._journal.add({"call": key, **line, "detail": detail}):
+                self.done, self.made = self.done + 1, self.made + 1
             self.failed[key[1]] += bool(error)
-            self.done, self.made = self.done + 1, self.made + 1
         self.spent += attempt.price
         if self._journal.full and not self.stopped:
             self.stopped = self._journal.full
@@ -334,7 +342,7 @@ class Recorder:
                     "arm": arm,
                     "sample": draw,
                     "score": plain(self._scores[index, a, draw].item()),
-                    "answer": clean(line["answer"]),
+                    "answer": line["answer"],
                     "cost_usd": line["nano"] / NANO,
                     "prompt_cost_usd": None if line["prompt_nano"] is None else line["prompt_nano"] / NANO,
                     "cost_nano": line["nano"],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import typer
@@ -25,11 +28,13 @@ from playcall.strategies import load as strategy_of
 from playcall.strategies.budget import Budget
 from playcall.strategies.config import read_arms
 from playcall.strategies.dispatch import Unpriced
+from playcall.strategies.errors import only as only_error
 from playcall.strategies.ledger import Ledger
 from playcall.strategies.live import Attempt, NoAnswer, Result
 
-NO_ANSWER = 4
-"""Exit status."""
+NO_ANSWER, INTERRUPTED = 4, 130
+"""Exit statuses."""
+T = TypeVar("T")
 LedgerUrl = Annotated[str | None, typer.Option(envvar="PLAYCALL_LEDGER", help="A file or URL to enter every call in.")]
 Prices = Annotated[Path | None, typer.Option(help="Your prices: a file of name: {input, output}.")]
 
@@ -65,7 +70,11 @@ def run(
         served = load(policy, read_arms(path, only=names, prices=prices, tables=read_table), **options)
         if (dry or max_cost is not None) and _worst(served, told, budget, max_cost, dry):
             return
-        result = anyio.run(_streamed if stream and not json_ else _watched, served, told)
+        play = partial(_streamed if stream and not json_ else _watched, served, told)
+        result, _ = anyio.run(interruptible, play)
+    if result is None:
+        shown.errors.print("playcall: interrupted; calls in flight were cancelled.")
+        raise typer.Exit(INTERRUPTED)
     if json_:
         print(json.dumps(_document(result), indent=2, default=str))
     elif result.answered and not stream:
@@ -84,11 +93,12 @@ def _task(words: list[str]) -> object:
         return text
     path = Path(text[1:])
     try:
-        held = path.read_text(encoding="utf-8")
+        held = path.read_text(encoding="utf-8-sig")
         return json.loads(held) if path.suffix == ".json" else held
     except (OSError, ValueError) as error:
         raise Misuse(
-            f"{path} cannot be read: {error}. @file is a text, or with .json messages or a request."
+            f"{path} cannot be read: {error}. @file is a text, or with .json messages or a request; a task that itself "
+            "begins with @ goes in on standard input, by -."
         ) from error
 
 
@@ -104,6 +114,27 @@ def _worst(served: Served, task: object, budget: float | None, most: float | Non
             "fewer tries, or say --budget, which stops it on the way."
         )
     return dry
+
+
+async def interruptible(work: Callable[[], Awaitable[T]]) -> tuple[T | None, bool]:
+    """What it returns, and whether SIGINT or SIGTERM ended it: cancelled, so that all is written down."""
+    caught, done = False, None
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        nonlocal caught
+        with suppress(NotImplementedError), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:  # on Windows there are none
+                caught = True
+                scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch, group.cancel_scope)
+            done = await work()
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as error:
+        raise only_error(error) from None
+    return done, caught
 
 
 async def _watched(served: Served, task: object) -> Result:

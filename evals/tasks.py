@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from playcall.evals.written import is_text
 from playcall.strategies import Misuse, PlaycallError
 
 IDS = ("id", "item", "task_id")
@@ -27,6 +28,11 @@ class Task:
     reference: object = None  # None where there is none
     record: Mapping[str, Any] = field(default_factory=dict)  # the whole line
     columns: Mapping[str, Any] = field(default_factory=dict)  # what else it holds: goes into the table
+
+    def __post_init__(self) -> None:
+        for name in (self.id, *self.columns):
+            if not is_text(name):
+                raise Misuse(f"{name!r} holds half a surrogate pair, which no table can: name it otherwise.")
 
     @cached_property
     def digest(self) -> str:

@@ -43,11 +43,12 @@ OURS: Mapping[str, type] = {
 
 
 def write_table(path: Path, types: Types, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Rows as .parquet, .csv or .jsonl, the same bytes for the same rows. Raises PlaycallError if there is no room."""
+    """Rows as .parquet, .csv or .jsonl, the same bytes for the same rows; halves of surrogate pairs become "?". Raises
+    PlaycallError if there is no room."""
     rows = iter(rows)
     with whole(path) as beside, _writer(path)(beside, types) as write:
         while batch := list(islice(rows, BATCH)):
-            write(batch)
+            write([tuple(map(_clean, row)) for row in batch])
 
 
 def check_name(path: Path) -> None:
@@ -63,9 +64,13 @@ def _writer(path: Path) -> Callable[[Path, Types], AbstractContextManager[Write]
     return _WRITERS[kind]
 
 
-def clean(text: str | None) -> str | None:
-    """Without halves of surrogate pairs, which are no text."""
-    return None if text is None else text.encode("utf-8", "replace").decode()
+def is_text(text: str) -> bool:
+    """Whether it has no halves of surrogate pairs, which no file can hold."""
+    return _clean(text) == text
+
+
+def _clean(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if type(value) is str and not value.isascii() else value
 
 
 def type_of(values: Iterable[object]) -> type:
@@ -80,7 +85,7 @@ def as_type(value: object, kind: type) -> object:
     """A value as such a column holds it: what is no text goes as JSON into a column of texts."""
     if value is None or kind is not str:
         return value
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 @contextmanager

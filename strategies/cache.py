@@ -19,6 +19,7 @@ from playcall.strategies.signal import Signal, after_fork
 
 _VERSION = 1  # of what is stored
 _ROW = 200  # bytes of a row beside its value
+_BUSY = 50  # ms that a locked file is waited for: the event loop waits too
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, used INTEGER NOT NULL, value TEXT NOT NULL)"
 _PUT = (
     "INSERT INTO answers VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET used = excluded.used, value = excluded.value"
@@ -80,7 +81,12 @@ class Cache:
         self._now = 0
         try:
             self._db = sqlite3.connect(self.path or ":memory:", timeout=1.0, check_same_thread=False)
-            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE):
+            for statement in (
+                "PRAGMA journal_mode = WAL",
+                "PRAGMA synchronous = NORMAL",
+                _TABLE,
+                f"PRAGMA busy_timeout = {_BUSY}",
+            ):
                 self._db.execute(statement)
             self._bytes: int = self._db.execute(_SIZE).fetchone()[0]
         except sqlite3.Error as error:
@@ -131,10 +137,13 @@ class Cache:
         except sqlite3.Error as error:
             self._warn(error)
             return None
-        if row is None:
+        try:
+            kept = None if row is None else _load(row[0])
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError):  # of another program, or torn
             return None
-        self._touched[key] = self._tick()
-        return _load(row[0])
+        if kept:
+            self._touched[key] = self._tick()
+        return kept
 
     def _put(self, key: str, kept: Kept) -> None:
         text = _dump(kept)

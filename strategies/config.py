@@ -23,6 +23,7 @@ from playcall.strategies.errors import Misuse
 from playcall.strategies.prices import Price, load_prices, price_of, prices_of
 from playcall.strategies.recording import Recording
 from playcall.strategies.sources import load_function, read_document
+from playcall.strategies.transport import Wire, tls
 
 Entry = Mapping[str, Any]
 Tables = Callable[[Path], Recording]
@@ -30,6 +31,9 @@ Tables = Callable[[Path], Recording]
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CREDENTIAL = re.compile(r"api[-_]?key|.*authorization|.*[-_]token|.*secret.*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_HEADER = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_COUNTS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
+_PROXIES = ("http", "https", "socks4", "socks5", "socks5h")
 _WORDS = ("reported", "calls", "free")
 _LOCAL = (".localhost", ".local", ".internal", ".lan", ".svc")
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -88,7 +92,7 @@ def _entry(where: str, entry: object, defaults: Entry) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise Misuse(f"{where}: {entry!r}; write a mapping of fields to values.")
     provider = entry.get("provider", defaults.get("provider", "openai"))
-    if provider not in _OPTIONS:
+    if not isinstance(provider, str) or provider not in _OPTIONS:
         raise Misuse(f"{where}: provider: {provider!r}; write one of {', '.join(_OPTIONS)}.")
     mine, every = _form(provider).model_fields, {n for p in _OPTIONS for n in _form(p).model_fields}
     usual = {name: value for name, value in defaults.items() if name in mine or name not in every}
@@ -102,7 +106,7 @@ def _entry(where: str, entry: object, defaults: Entry) -> dict[str, Any]:
                 how = "api_key_env: NAME of a variable (a header can hold ${NAME})"
                 raise Misuse(f"{where}: {name}: a file holds no keys: write {how} and take it out.")
     try:
-        return dict(_form(provider).model_validate(merged))
+        entry = dict(_form(provider).model_validate(merged))
     except ValidationError as error:
         errors = error.errors(include_input=False, include_url=False)
         wrong = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
@@ -113,6 +117,13 @@ def _entry(where: str, entry: object, defaults: Entry) -> dict[str, Any]:
             near = difflib.get_close_matches(field, mine, 1)
             say = f"unknown; did you mean {near[0]}?" if near else f"unknown; there are {', '.join(mine)}"
         raise Misuse(f"{where}: {field}: {say}{'' if say.endswith('?') else '.'}") from None
+    if "messages" in entry["params"]:
+        raise Misuse(f"{where}: params.messages: these would be sent instead of every task; take them out.")
+    for name in _COUNTS:
+        value = entry["params"].get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise Misuse(f"{where}: params.{name}: {value!r}; write a whole number, one or more.")
+    return entry
 
 
 @cache
@@ -165,6 +176,7 @@ def _arm(path: Path, name: str, entry: dict[str, Any], known: Mapping[str, Price
     for place, field in ((options, "base_url"), (options, "proxy"), *((entry["headers"], h) for h in entry["headers"])):
         if place.get(field):
             place[field] = _expanded(f"{where}: {field}", place[field])
+    _check_wire(where, provider, options, entry["headers"])
     price: Pricing = entry.pop("price")
     if price is not None and not isinstance(price, str):
         price = price_of(f"{where}: price", price)
@@ -177,6 +189,39 @@ def _arm(path: Path, name: str, entry: dict[str, Any], known: Mapping[str, Price
         return Arm(endpoint, price=price, **entry)
     except Misuse as error:
         raise error if str(error).startswith(str(path)) else type(error)(f"{where}: {error}") from None
+
+
+def _check_wire(where: str, provider: str, options: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    """Refuse what no call could be sent by, and show no value: it may hold a key."""
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
+            say = "a header has a name of letters, digits and -, and a value of printable ASCII on one line"
+            raise Misuse(f"{where}: headers: {name!r}: {say}.")
+    if provider != "openai":
+        return
+    _check_url(f"{where}: base_url", options["base_url"], ("http", "https"))
+    if options["path"] and urlsplit(options["base_url"]).path.rstrip("/").endswith(options["path"]):
+        raise Misuse(f"{where}: base_url: leave out {options['path']} at its end; it is added to each call.")
+    if options["proxy"]:
+        _check_url(f"{where}: proxy", options["proxy"], _PROXIES)
+    for field in ("verify", "cert"):
+        if options[field] not in (None, True, False):
+            try:
+                tls(Wire(**{field: options[field]}))
+            except OSError as error:
+                raise Misuse(
+                    f"{where}: {field}: {error.strerror or error}; name a file of PEM that is there."
+                ) from None
+
+
+def _check_url(where: str, url: str, schemes: tuple[str, ...]) -> None:
+    try:
+        parts = urlsplit(url)
+        well = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:  # of a bracket, or a port
+        well = False
+    if not well:
+        raise Misuse(f"{where}: write {schemes[0]}://host[:port], a port from 1 to 65535.")
 
 
 def _endpoint(

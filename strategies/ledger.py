@@ -15,7 +15,7 @@ from typing import Any, Self
 from playcall.strategies.call import Call, Usage
 from playcall.strategies.errors import PlaycallError
 from playcall.strategies.signal import Signal, after_fork
-from playcall.strategies.store import MOST_ROWS, Row, Store, clean, iso, passing, said
+from playcall.strategies.store import MOST_ROWS, Row, Store, clean, dropped, iso, passing, said
 
 LINGER = 0.05  # seconds that rows wait for more where nobody waits for them
 PACE = 0.002  # between commits, so that a busy process makes fewer and larger ones
@@ -59,7 +59,6 @@ class Ledger:
         self._queue: deque[Any] = deque()  # rows as they came
         self._batch = _Batch()  # the next one
         self._held: list[Row] = []  # taken from the queue, not yet committed
-        self._doubtful = False  # some of them may be committed
         self._busy = False  # _held is not empty, or about to be
         self._writing, self._starting = threading.Lock(), threading.Lock()
         self._wake, self._hurry = threading.Event(), threading.Event()
@@ -163,14 +162,17 @@ class Ledger:
                 id = f"{self._prefix}{next(self._count):010x}"
                 self._held.append((id, *item[:_BEGAN], iso(item[_BEGAN]), *item[_BEGAN + 1 :]))
             try:
+                if self._held and self.store.moved():
+                    self.store.create()
                 while rows := self._held[:MOST_ROWS]:
                     self._commit(rows)
                     del self._held[: len(rows)]
                 self._busy = False
             except Exception as e:  # whatever a driver raises, no row may be lost
+                why = str(e) if isinstance(e, PlaycallError) else f"ledger {self.place}: {said(e)}."
                 error = (
-                    f"ledger {self.place}: {said(e)}. {len(self._held):,} calls are kept in memory and tried again; "
-                    "make room, give it leave to write or bring it back before this process ends."
+                    f"{why} {len(self._held):,} calls are kept in memory and tried again; make room, give it leave to "
+                    "write or bring it back before this process ends."
                 )
             batch.error = error
             batch.event.set()
@@ -179,10 +181,10 @@ class Ledger:
 
     def _commit(self, rows: list[Row]) -> None:
         try:
-            (self.store.write_missing if self._doubtful else self.store.write)(rows)
+            self.store.write(rows)
         except Exception as error:
-            self._doubtful = True
-            if passing(error):
+            if dropped(error):
+                self.store.create()
+            elif passing(error):
                 raise
             self.store.write_missing([clean(row) for row in rows])
-        self._doubtful = False

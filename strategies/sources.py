@@ -18,7 +18,7 @@ def read_document(path: Path, what: str) -> object:
     """The plain values of a file: .json, .toml, or else YAML. Raises PlaycallError where it can't be read, Misuse where
     it is none, or a name stands twice in a mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise PlaycallError(
             f"{path} cannot be read: {getattr(error, 'strerror', error)}. Name a file of {what}."
@@ -70,12 +70,22 @@ def _pairs(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return dict(pairs)
 
 
+def _as_written(key: Any) -> Any:
+    """Names are texts: `no` and `1` too, which YAML takes for false and a number."""
+    if isinstance(key.value, str):
+        key.tag = "tag:yaml.org,2002:str"
+    return key
+
+
 def _yaml(text: str) -> object:
     yaml: Any = importlib.import_module("yaml")
 
     def mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
         own = [key for key, _ in node.value if not key.tag.endswith(":merge")]
-        _pairs([(loader.construct_object(key), None) for key in own])
+        _pairs([(loader.construct_object(_as_written(key)), None) for key in own])
+        loader.flatten_mapping(node)
+        for key, _ in node.value:
+            _as_written(key)
         return yaml.SafeLoader.construct_mapping(loader, node, deep)
 
     return yaml.load(text, type("Loader", (yaml.SafeLoader,), {"construct_mapping": mapping}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from playcall.strategies.errors import PlaycallError
+from playcall.strategies.errors import Misuse, PlaycallError
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -92,6 +93,8 @@ class Store:
     def __init__(self, url: str | Path) -> None:
         import sqlalchemy as sa
 
+        if not isinstance(url, str | os.PathLike) or not str(url).strip():
+            raise Misuse(f"Ledger({url!r}): name a file, or write a URL such as sqlite:///file.db.")
         try:
             self.url = sa.make_url(str(url)) if "://" in str(url) else sa.URL.create("sqlite", database=str(url))
         except (sa.exc.ArgumentError, ValueError):
@@ -104,6 +107,7 @@ class Store:
         if self._sqlite and self.url.database and not self.url.database.startswith((":memory:", "file:")):
             self.file = Path(self.url.database).absolute()
             self.url = self.url.set(database=str(self.file))
+        self._made: object = None  # the file that `create` was done in
         self.place = self.url.render_as_string(hide_password=True)
         self.engine = self._engine()
 
@@ -147,6 +151,21 @@ class Store:
                     raise PlaycallError(f"ledger {self.place} cannot be opened: {said(error)}.") from error
                 time.sleep(0.1)
         self.check()
+        self._made = self._inode()
+
+    def _inode(self) -> object:
+        try:
+            found = os.stat(self.file or "")
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def moved(self) -> bool:
+        """Whether the file was deleted or replaced: open connections would write to what nobody can find."""
+        if self.file is None or (self._made and self._made == self._inode()):
+            return False
+        self.engine.dispose()
+        return True
 
     def check(self) -> None:
         """Raise PlaycallError where there is no ledger, or another version's."""
@@ -215,6 +234,11 @@ def passing(error: Exception) -> bool:
     import sqlalchemy as sa
 
     return isinstance(error, sa.exc.OperationalError) and not error.connection_invalidated
+
+
+def dropped(error: Exception) -> bool:
+    """Whether the database has lost the table."""
+    return bool(re.search(r"no such table|calls\b.* (does not|doesn't) exist", said(error)))
 
 
 def said(error: BaseException) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import httpx
 
 FOREVER = 1e9  # seconds
+CONNECT = 10.0  # seconds that a connection and its handshake may take: a host that is away says nothing at all
 LARGE = 1 << 20  # bytes; aiohttp warns of a larger body, unless it reads it from a file
 
 
@@ -57,7 +58,8 @@ class Wire:
 
 
 @lru_cache(64)
-def _tls(wire: Wire) -> SSLContext:
+def tls(wire: Wire) -> SSLContext:
+    """Its certificates; raises OSError where they cannot be read."""
     import ssl
 
     import httpx
@@ -80,6 +82,9 @@ def environment_proxy(scheme: str, host: str) -> str | None:
     return None if proxy_bypass(host) else found.get(scheme) or found.get("all")
 
 
+_AWAY = ConnectionError("the host does not answer")
+
+
 def _failed(error: Exception, head: object) -> CallFailed:
     failure = Failure.TIMEOUT if isinstance(error, TimeoutError) else Failure.CUT if head else Failure.CONNECTION
     return CallFailed(failure, f"{type(error).__name__}: {error}".split(": <")[0].rstrip(": "))
@@ -92,11 +97,12 @@ class AiohttpTransport:
         import aiohttp
 
         self.session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=_tls(wire)),
+            connector=aiohttp.TCPConnector(limit=0, ssl=tls(wire)),
             cookie_jar=aiohttp.DummyCookieJar(),  # tenants share the connections
             proxy=wire.proxy,
         )
         self.errors, self.timeout = (aiohttp.ClientError, TimeoutError), aiohttp.ClientTimeout
+        self.away = aiohttp.ServerTimeoutError  # of CONNECT, not of the whole
 
     @asynccontextmanager
     async def send(
@@ -105,9 +111,12 @@ class AiohttpTransport:
         raw = None
         try:
             data = content if len(content) < LARGE else BytesIO(content)
-            limit = self.timeout(total=max(timeout, 1e-6) if timeout < FOREVER else None)  # 0 would be none
+            total = max(timeout, 1e-6) if timeout < FOREVER else None  # 0 would be none
+            limit = self.timeout(total=total, sock_connect=CONNECT)
             raw = await self.session.post(url, headers=headers, data=data, timeout=limit, allow_redirects=False)
             yield Response(raw.status, raw.headers, raw.read, raw.content.iter_any)
+        except self.away as error:
+            raise _failed(_AWAY, raw) from error
         except self.errors as error:
             raise _failed(error, raw) from error
         finally:
@@ -141,8 +150,9 @@ class HttpxTransport:
 
         self.client, self.body = client, Body
         self.errors = (httpx.TransportError, httpx.DecodingError, httpx.StreamError)
-        self.slow = httpx.TimeoutException
-        self.timeout = None if client.timeout == httpx.Timeout(5.0) else client.timeout  # 5 s is nobody's choice
+        self.slow, self.away = httpx.TimeoutException, httpx.ConnectTimeout
+        usual = httpx.Timeout(None, connect=CONNECT)
+        self.timeout = usual if client.timeout == httpx.Timeout(5.0) else client.timeout  # 5 s is nobody's choice
 
     @asynccontextmanager
     async def send(
@@ -164,6 +174,8 @@ class HttpxTransport:
                         async for _ in body:
                             pass
                     await raw.aclose()
+        except self.away as error:
+            raise _failed(_AWAY, raw) from error
         except (self.slow, TimeoutError) as error:
             raise _failed(TimeoutError(str(error)), raw) from error
         except self.errors as error:
@@ -180,10 +192,9 @@ def _httpx(wire: Wire) -> HttpxTransport:
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=15.0)
     none = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # tenants share the connections
-    client = httpx.AsyncClient(
-        verify=_tls(wire), proxy=wire.proxy, limits=limits, cookies=none, timeout=None, trust_env=False
+    return HttpxTransport(
+        httpx.AsyncClient(verify=tls(wire), proxy=wire.proxy, limits=limits, cookies=none, trust_env=False)
     )
-    return HttpxTransport(client)
 
 
 Pooled = AiohttpTransport | HttpxTransport

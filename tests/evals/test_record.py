@@ -101,6 +101,8 @@ BAD: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "no folder": ("", {}, ["-o", "nowhere/t.csv"], "there is no folder nowhere"),
     "our column": ('{"id": 1, "task": "x", "reference": 1, "score": 3}', {}, [], "a column 'score' of its own"),
     "no arm": ("", {}, ["--only", "c"], "there is no arm 'c'"),
+    "odd id": ('{"id": "q\\ud83d", "task": "x", "reference": 1}', {}, [], "line 1: 'q\\ud83d' holds half a surrogate"),
+    "odd column": ('{"id": 1, "task": "x", "reference": 1, "\\ud83d": 2}', {}, [], "holds half a surrogate pair"),
 }
 
 
@@ -340,6 +342,8 @@ def test_a_full_disk_stops_the_calls_and_loses_no_answer(tmp_path: Path, monkeyp
         done = made.recorded(tmp_path, concurrency=2)
         assert "No space left" in done.stopped
         assert "answers are lost" in done.stopped
+        lines = (tmp_path / "t.parquet.journal.jsonl").read_text().splitlines()
+        assert done.done == done.made == sum('"call"' in line for line in lines) < asked(server)
         assert not done.complete
         assert 2 <= asked(server) <= 4
         monkeypatch.setattr(journalling.os, "write", write)
@@ -673,3 +677,41 @@ def test_half_a_line_at_the_end_of_a_journal_is_cut_off(tmp_path: Path) -> None:
         journal = tmp_path / "t.parquet.journal.jsonl"
         journal.write_text(journal.read_text()[:-9])
         assert [made.recorded(tmp_path).made for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".csv", ".jsonl"])
+def test_texts_that_no_file_can_hold_are_written_without_what_is_broken(tmp_path: Path, kind: str) -> None:
+    with serve(answer=lambda body: "4 \ud83d") as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 2, note="n\ud83d", more=["\ud83d"])
+        made.write_arms(tmp_path / "arms.json", server.url, {"a\ud83d": "a"})
+        assert made.recorded(tmp_path, output=f"t{kind}").complete
+    assert "n?" in (tmp_path / f"t{kind}").read_bytes().decode(errors="replace")
+    assert list(read_table(tmp_path / f"t{kind}").arms) == ["a?"]
+
+
+def test_an_arm_that_was_priced_otherwise_is_remarked_on(tmp_path: Path) -> None:
+    def recorded(count: int, price: object) -> str:
+        made.write_tasks(tmp_path / "tasks.jsonl", count)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": {"model": "a", "price": price}, "b": "b"})
+        return " ".join(made.recorded(tmp_path).remarks())
+
+    with serve() as server:
+        assert recorded(2, {"input": 1, "output": 2}) == ""
+        assert recorded(3, {"input": 1.0, "output": 2}) == ""
+        for count in (4, 5):
+            told = recorded(count, {"input": 10, "output": 20})
+            assert "Calls of a were made at input 1, output 2, then at input 10, output 20: each is in" in told
+            assert "of b" not in told
+
+
+def test_a_journal_from_before_prices_were_kept_is_gone_on_with(tmp_path: Path) -> None:
+    with serve() as server:
+        made.write_tasks(tmp_path / "tasks.jsonl", 3)
+        made.write_arms(tmp_path / "arms.json", server.url, {"a": "a"})
+        made.recorded(tmp_path)
+        path = tmp_path / "t.parquet.journal.jsonl"
+        head, *calls = path.read_text().splitlines(keepends=True)
+        told = json.loads(head)
+        del told["head"]["prices"]
+        path.write_text("".join([json.dumps(told) + "\n", *calls]))
+        assert (made.recorded(tmp_path).made, asked(server)) == (0, 3)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,3 +188,38 @@ def test_what_is_said_on_the_command_line_goes_before_the_files(
     assert said.getvalue().splitlines()[-1].startswith("a: at least $0, ")
     assert ran(policy, "q", "--unpriced", "free", "--deadline", "0.02").exit_code == 4
     assert "the deadline came" in said.getvalue()
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_a_task_with_an_at_sign(server: Server, tmp_path: Path) -> None:
+    policy = made(tmp_path, Ask("a"), server)
+    (tmp_path / "task.json").write_text('\ufeff[{"role": "user", "content": "one"}]', encoding="utf-8")
+    assert ran(policy, f"@{tmp_path / 'task.json'}").stdout == "1 to one\n"
+    assert "begins with @ goes in on standard input, by -" in str(ran(policy, "@jo", "hello?").exception)
+    assert ran(policy, "-", input="@jo hello?").stdout == "1 to @jo hello?\n"
+
+
+def started(*args: str) -> subprocess.Popen[str]:
+    """The command line in a process of its own."""
+    command = [sys.executable, "-m", "playcall.evals.cli", "run", *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_answer_that_no_terminal_can_show_is_printed_without_what_is_broken(server: Server, tmp_path: Path) -> None:
+    server.answer = lambda body: "half \ud83d emoji"
+    printed, said = started(made(tmp_path, Ask("a"), server), "hi").communicate(timeout=30)
+    assert (printed, "Traceback" in said) == ("half ? emoji\n", False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_calls_in_flight_and_the_ledger_has_them(
+    server: Server, tmp_path: Path, number: signal.Signals
+) -> None:
+    policy, ledger = made(tmp_path, Ask("a"), server, a="+delay:60000"), str(tmp_path / "calls.db")
+    with started(policy, "hi", "--ledger", ledger) as process:
+        assert server.until(lambda: server.served, 30)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=10)
+    assert (process.returncode, "Traceback" in said) == (130, False)
+    assert "interrupted" in said
+    [row] = summary(ledger)
+    assert (row.calls, row.cancelled) == (1, 1)

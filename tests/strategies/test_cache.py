@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,25 @@ def test_a_forked_child_has_a_connection_of_its_own(tmp_path: Path) -> None:
         fetched(cache, "k", make)
         os._exit(cache._db is parents or len(made) != 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "value", ["{}", "[]", "3", "no json", '{"answer": {"text": "x"}}', '{"answer": 1, "usage": 2}', b"\xff"]
+)
+def test_a_stored_row_of_another_form_is_no_answer(tmp_path: Path, value: object) -> None:
+    cache, (make, made) = Cache(tmp_path / "c.db"), making("x")
+    fetched(cache, "k", make)
+    with sqlite3.connect(tmp_path / "c.db") as connection:
+        connection.execute("UPDATE answers SET value = ?", (value,))
+    assert fetched(cache, "k", make).answer.text == fetched(cache, "k", make).answer.text == "x"
+    assert len(made) == 2
+
+
+def test_a_locked_file_holds_the_event_loop_for_a_moment_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache, (make, _) = Cache(tmp_path / "c.db"), making("x")
+    other = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    began = time.monotonic()
+    assert fetched(cache, "k", make).answer.text == "x"
+    assert time.monotonic() - began < 0.5
+    assert "locked; answers are paid for anew" in caplog.text

@@ -87,6 +87,20 @@ WRONG = {
     "model: m, params: {api_key: sk-secret}": "arm 'a': api_key: a file holds no keys",
     "model: m, headers: {Authorization: sk-secret}": "arm 'a': Authorization: a file holds no keys",
     "model: m, base_url: 'ftp://localhost/v1'": "arm 'a': base_url",
+    "model: m, base_url: 'http://[::1/v1'": "arm 'a': base_url: write http",
+    "model: m, base_url: 'http://localhost:99999/v1'": "arm 'a': base_url: write http.*port",
+    "model: m, base_url: 'http://localhost:abc/v1'": "arm 'a': base_url: write http.*port",
+    "model: m, base_url: 'http://localhost/v1/chat/completions/'": "arm 'a': base_url: leave out /chat/completions",
+    "model: m, proxy: 'localhost:3128'": "arm 'a': proxy: write http://host",
+    "model: m, verify: nowhere.pem": "arm 'a': verify: No such file",
+    "model: m, cert: [nowhere.pem, nowhere.key]": "arm 'a': cert: No such file",
+    'model: m, headers: {X: "a\\r\\nsecret: 1"}': "arm 'a': headers: 'X': a header has",
+    'model: m, headers: {"X\\n": a}': "arm 'a': headers: .*a header has",
+    "model: m, params: {max_tokens: many}": "arm 'a': params.max_tokens: 'many'; write a whole number",
+    "model: m, params: {max_completion_tokens: 0}": "arm 'a': params.max_completion_tokens: 0; write",
+    "model: m, params: {n: true}": "arm 'a': params.n: True; write",
+    "model: m, params: {messages: []}": "arm 'a': params.messages: .*instead of every task",
+    "model: m, provider: [x]": "arm 'a': provider: \\['x'\\]; write one of",
     "model: m, provider: agent": "arm 'a': function: Field required",
     "provider: agent, function: 'os:nope'": "arm 'a': function: 'os:nope' cannot be imported",
     "provider: agent, function: nope": "arm 'a': function: 'nope'; write module:function",
@@ -112,6 +126,7 @@ def test_what_is_wrong_is_said_with_file_arm_and_field_and_without_keys(tmp_path
         ("arms: {a: [m]}", "arm 'a': .*mapping"),
         ("arms: {a: {model: m}, a: {model: n}}", "'a' is there twice"),
         ("arms: {a: {model: m, model: n}}", "'model' is there twice"),
+        ("arms: {1: {model: m}, '1': {model: n}}", "'1' is there twice"),
         ("arms: {a: ", "is not yaml"),
         ("defaults: {tires: 3}\narms: {a: {model: m}}", "tires: unknown; did you mean tries?"),
         ("prices: {m: {input: 1}}\narms: {a: {model: m}}", "prices: m: give input and output"),
@@ -188,3 +203,16 @@ def test_a_name_that_is_there_twice_is_refused_in_json_too(tmp_path: Path) -> No
     (tmp_path / "arms.json").write_text('{"arms": {"a": {"model": "x"}, "a": {"model": "y"}}}')
     with pytest.raises(Misuse, match="'a' is there twice"):
         read_arms(tmp_path / "arms.json")
+
+
+def test_names_that_yaml_takes_for_numbers_and_truths_are_texts_as_they_are_written(tmp_path: Path) -> None:
+    text = f"""
+    arms:
+      no: &no {{model: m, base_url: '{LOCAL}', params: {{logit_bias: {{50256: -100}}}}}}
+      1.50: {{<<: *no, model: n}}
+    """
+    arms = read(tmp_path, text)
+    assert {name: (arm.model, dict(arm.params)) for name, arm in arms.items()} == {
+        "no": ("m", {"logit_bias": {"50256": -100}}),
+        "1.50": ("n", {"logit_bias": {"50256": -100}}),
+    }

@@ -17,7 +17,7 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from playcall.strategies import PlaycallError
+from playcall.strategies import Misuse, PlaycallError
 from playcall.strategies.call import Usage
 from playcall.strategies.ledger import Ledger
 from playcall.strategies.spending import summary
@@ -320,3 +320,41 @@ def test_what_it_costs_to_add_and_to_flush_is_printed(ledger: Ledger) -> None:
     ledger.flush_sync()
     anyio.run(main)
     print(f"flush: {sorted(times)[25] * 1e3:.2f} ms")
+
+
+@pytest.mark.parametrize("loss", ["deleted", "replaced", "dropped"])
+def test_a_file_that_is_lost_while_calls_are_made_is_made_anew(ledger: Ledger, file: Path, loss: str) -> None:
+    add(ledger, call(1))
+    ledger.flush_sync()
+    if loss == "dropped":
+        with sqlite3.connect(file) as connection:
+            connection.execute("DROP TABLE calls")
+    else:
+        for path in file.parent.glob("calls.db*"):
+            path.unlink()
+    if loss == "replaced":
+        Ledger(file).close()
+    add(ledger, call(2))
+    ledger.flush_sync()
+    add(ledger, call(3))
+    ledger.flush_sync()
+    assert draws(file) == [2, 3]
+
+
+def test_calls_wait_in_memory_for_a_folder_to_come_back(tmp_path: Path) -> None:
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    with Ledger(folder / "calls.db") as ledger:
+        folder.rename(tmp_path / "away")
+        add(ledger, call(1))
+        with pytest.raises(PlaycallError, match=r"cannot be opened: .*\. 1 calls are kept in memory"):
+            ledger.flush_sync()
+        (tmp_path / "away").rename(folder)
+        ledger.flush_sync()
+    assert draws(folder / "calls.db") == [1]
+
+
+@pytest.mark.parametrize("place", [None, "", " ", 3])
+def test_a_ledger_without_a_name_is_refused(place: Any) -> None:
+    with pytest.raises(Misuse, match="name a file"):
+        Ledger(place)

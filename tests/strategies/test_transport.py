@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import gc
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
 
+from playcall.strategies import transport as transports
 from playcall.strategies.call import CallFailed, Failure
 from playcall.strategies.signal import on_asyncio
 from playcall.strategies.transport import (
+    CONNECT,
     AiohttpTransport,
     HttpxTransport,
     Transport,
@@ -189,7 +193,7 @@ def test_a_client_of_the_users_keeps_its_options_and_stays_open(server: Server) 
                 await post(sender, server, body("x+hang"))
             assert caught.value.failure is Failure.TIMEOUT
             assert not client.is_closed
-        assert HttpxTransport(httpx.AsyncClient()).timeout is None
+        assert HttpxTransport(httpx.AsyncClient()).timeout == httpx.Timeout(None, connect=CONNECT)
 
     anyio.run(main)
     assert server.served[0].headers["x-mine"] == "1"
@@ -228,13 +232,13 @@ def test_the_environments_proxies_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_certificates_are_loaded_once_for_equal_options() -> None:
     import certifi
 
-    from playcall.strategies.transport import _tls
+    from playcall.strategies.transport import tls
 
-    assert _tls(Wire()) is _tls(Wire())
-    assert _tls(Wire(verify=False)).verify_mode is ssl.CERT_NONE
-    assert _tls(Wire(verify=certifi.where())).verify_mode is ssl.CERT_REQUIRED
+    assert tls(Wire()) is tls(Wire())
+    assert tls(Wire(verify=False)).verify_mode is ssl.CERT_NONE
+    assert tls(Wire(verify=certifi.where())).verify_mode is ssl.CERT_REQUIRED
     mine = ssl.create_default_context()
-    assert _tls(Wire(verify=mine)) is mine
+    assert tls(Wire(verify=mine)) is mine
 
 
 @pytest.fixture(scope="module")
@@ -324,3 +328,41 @@ def test_loops_one_after_another_leave_nothing_open(backend: str, server: Server
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("alive 0\n", "")
     assert server.until(lambda: not server.open)
+
+
+@pytest.fixture
+def away() -> Iterator[int]:
+    """The port of a host that answers no handshake: its queue of connections is full."""
+    with closing(socket.socket()) as full, ExitStack() as held:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            one = held.enter_context(closing(socket.socket()))
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        last = held.enter_context(closing(socket.socket()))
+        last.settimeout(0.05)
+        try:
+            last.connect(full.getsockname())
+        except TimeoutError:
+            yield full.getsockname()[1]
+        else:
+            pytest.skip("this system takes connections beyond a full queue")
+
+
+@both
+def test_a_host_that_is_away_is_a_failed_connection_long_before_the_time_out(
+    backend: str, away: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "CONNECT", 0.05)
+
+    async def main() -> None:
+        sender, url = await transport(Wire()), f"http://127.0.0.1:{away}/v1?key=SECRET"
+        for timeout, failure in ((600, Failure.CONNECTION), (0.01, Failure.TIMEOUT)):
+            with anyio.fail_after(5), pytest.raises(CallFailed) as caught:
+                async with sender.send(url, headers={}, content=b"{}", timeout=timeout):
+                    pass
+            assert caught.value.failure is failure
+            assert "SECRET" not in str(caught.value)
+
+    run(backend, main)

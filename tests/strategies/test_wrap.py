@@ -728,7 +728,12 @@ def test_a_stream_of_anthropics_is_billed_by_what_it_says() -> None:
     assert [e["type"] for e in events][::6] == ["message_start", "message_stop"]
     assert spy.news.wait(5)
     (call,) = spy.calls
-    assert (call.heard.strip(), call.price, call.estimated, call.error) == ("two moons", 14 * 1000 + 7 * 2000, False, "")
+    assert (call.heard.strip(), call.price, call.estimated, call.error) == (
+        "two moons",
+        14 * 1000 + 7 * 2000,
+        False,
+        "",
+    )
 
 
 def test_a_cached_message_of_anthropics_comes_back_as_its_class() -> None:
