@@ -150,9 +150,12 @@ def wanted(call: Call) -> dict[str, Any]:
     return {**request, **more} if more else request
 
 
+_to_json = json.JSONEncoder(allow_nan=False).encode
+
+
 def _encode(request: Mapping[str, object]) -> bytes:
     try:
-        return json.dumps(request, allow_nan=False).encode()
+        return _to_json(request).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise CallFailed(Failure.REQUEST, f"the request can't be sent as JSON: {error}") from None
 

@@ -8,7 +8,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -37,47 +36,37 @@ def _loop() -> Any:
     return None
 
 
-def _wake(events: list[anyio.Event]) -> None:
-    for event in events:
-        event.set()
-
-
 class Signal:
-    """One-shot: once set, it stays set. Nothing is left behind by a wait that is cancelled."""
+    """One-shot: once set, it stays set. All that wait on one loop share an event there."""
 
     __slots__ = ("_waiting", "is_set")
 
     def __init__(self) -> None:
         self.is_set = False
-        self._waiting: dict[anyio.Event, Any] = {}
+        self._waiting: dict[Any, anyio.Event] = {}
 
     def set(self) -> None:
         """Wake all that wait. On a waiter's own loop it is awake at once, elsewhere as soon as its loop turns."""
         self.is_set = True  # before the look: a wait enters itself first, and looks afterwards
         if not self._waiting:
             return
-        here, loops = _loop(), dict[Any, list[anyio.Event]]()
-        for event, loop in self._waiting.copy().items():
-            loops.setdefault(loop, []).append(event)
-        for loop, events in loops.items():
+        here = _loop()
+        for loop, event in self._waiting.copy().items():
             if loop is here:
-                _wake(events)
+                event.set()
             else:
                 soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
                 with suppress(RuntimeError):  # its loop is closed
-                    soon(partial(_wake, events))
+                    soon(event.set)
 
     async def wait(self) -> None:
         """Return when it is set; at once, without a checkpoint, where it is."""
         if self.is_set:
             return
-        event = anyio.Event()
-        self._waiting[event] = _loop()
-        try:
-            if not self.is_set:
-                await event.wait()
-        finally:
-            del self._waiting[event]
+        loop = _loop()
+        event = self._waiting.get(loop) or self._waiting.setdefault(loop, anyio.Event())
+        if not self.is_set:
+            await event.wait()
 
 
 def after_fork(method: Callable[[], None]) -> None:

@@ -101,7 +101,7 @@ class AiohttpTransport:
             cookie_jar=aiohttp.DummyCookieJar(),  # tenants share the connections
             proxy=wire.proxy,
         )
-        self.errors, self.timeout = (aiohttp.ClientError, TimeoutError), aiohttp.ClientTimeout
+        self.errors, self.timeout = (aiohttp.ClientError, TimeoutError), lru_cache(64)(aiohttp.ClientTimeout)
         self.away = aiohttp.ServerTimeoutError  # of CONNECT, not of the whole
 
     @asynccontextmanager
