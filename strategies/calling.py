@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from playcall.strategies.arm import Arm
 from playcall.strategies.call import Answer, Call, CallFailed, Endpoint, Failure, Usage
 from playcall.strategies.errors import Misuse, PlaycallError
 from playcall.strategies.prices import Price, estimate_tokens
+from playcall.strategies.requests import as_json
 from playcall.strategies.signal import on_asyncio
 
 End = Callable[[CallFailed | None], None]
@@ -101,4 +101,4 @@ def bill(call: Call, arm: Arm, error: CallFailed | None) -> None:
 
 
 def tokens_of(request: Mapping[str, Any]) -> int:
-    return estimate_tokens(json.dumps(request.get("messages", "")))
+    return estimate_tokens(as_json(request.get("messages", "")))

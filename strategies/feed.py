@@ -12,11 +12,11 @@ from typing import Any, Generic, Self, TypeVar
 
 import anyio
 import anyio.to_thread
-import sniffio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from anyio.lowlevel import RunVar
 
 from playcall.strategies.errors import Misuse, only
+from playcall.strategies.signal import on_asyncio
 
 T = TypeVar("T")
 Send = Callable[[T], Awaitable[None]]
@@ -26,7 +26,7 @@ Send = Callable[[T], Awaitable[None]]
 async def background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Run work beside the body, cancelled when the body ends. On asyncio the body may end in another task, as that of a
     generator which nobody finished does."""
-    if sniffio.current_async_library() != "asyncio":
+    if not on_asyncio():
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(work)
@@ -84,7 +84,7 @@ class Feed(Generic[T]):
     def __aiter__(self) -> AsyncIterator[T]:
         if self._items is not None:
             return self._items
-        if sniffio.current_async_library() != "asyncio":
+        if not on_asyncio():
             raise Misuse("on trio write `async with feed: async for item in feed`, so that its tasks have an owner.")
         return self._alone()
 

@@ -446,9 +446,10 @@ def test_a_task_that_is_refused_fails_alone_among_many() -> None:
 @pytest.mark.parametrize("task", [[{"role": "user", "content": "x", 1: 2}], {1: {2, 3}}, "\ud800"])
 def test_an_odd_task_loses_no_row(task: object, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.db")
-    runner_of(lambda call: "yes", ledger=ledger, budget=Budget(task=1)).run_sync(task)
+    for script in (lambda call: "yes", fails_first(1, Failure.RAISED)):  # with a usage to bill by, and without
+        runner_of(script, ledger=ledger, budget=Budget(task=1)).run_sync(task)
     ledger.close()
-    assert sum(row.calls for row in summary(tmp_path / "l.db")) == 1
+    assert sum(row.calls for row in summary(tmp_path / "l.db")) == 2
 
 
 @pytest.mark.parametrize(
