@@ -46,8 +46,10 @@ def wrap(runner: Runner, create: F) -> F:
 def call(runner: Runner, function: F) -> F:
     """See `Runner.call`."""
     known = _Function(function, "call", ("model",))
-    if "model" not in known.parameters:
-        raise Misuse(f"call: {known.name} has no parameter `model`, which each arm is to fill; give it one.")
+    if "model" not in known.parameters or known.parameters["model"].kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise Misuse(
+            f"call: {known.name} has no parameter `model` to give by name, which each arm is to fill; give it one."
+        )
     for name in arms_of(runner.strategy):
         if strange := [setting for setting in _params(runner, name) if not known.accepts(setting)]:
             raise Misuse(f"call: arm {name!r} has the setting {strange[0]!r}, and {known.name} has no such parameter.")

@@ -831,3 +831,11 @@ def test_an_error_in_the_body_does_not_show_the_key() -> None:
         create = runner(Ask("a"), "a").wrap(sync_client(server).chat.completions.create)
         with pytest.raises(NoAnswer, match=r"bad key \*\*\*"):
             create(model="", messages=SAID)
+
+
+def test_a_model_that_cannot_be_given_by_name_is_refused_at_decoration() -> None:
+    def ask(model: str, /) -> str:
+        return model
+
+    with pytest.raises(Misuse, match="no parameter `model` to give by name"):
+        Runner(Ask("x"), unpriced="free").call(ask)
