@@ -129,7 +129,8 @@ class Recorder:
         if told := ", ".join(f"{arm} {count:,}" for arm, count in self.failed.items() if count):
             yield f"Calls that brought no answer, scored 0: {told}."
         for (arm, error), count in Counter((key[1], line["error"]) for key, line in self.failures.items()).items():
-            yield f"{count:,} calls of {arm} failed ({error}); they are made again by the next start."
+            many, again = ("s", "they are") if count != 1 else ("", "it is")
+            yield f"{count:,} call{many} of {arm} failed ({error}); {again} made again by the next start."
         if self.unjudged:
             yield f"{self.unjudged:,} answers have yet to be judged; their tasks are not in the table."
         for arm, prices in self.repriced.items():

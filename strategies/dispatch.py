@@ -105,7 +105,7 @@ class Dispatch:
             if price is None and self.unpriced == "error":
                 raise Misuse(
                     f"nobody knows what {name!r} ({self.arms[name].model}) costs: give it a price, or say unpriced="
-                    "'free' to count its calls as free, or 'refuse' to fail them."
+                    "'free' (--unpriced free) to count its calls as free, or 'refuse' to fail them."
                 )
             if limited and (price == "reported" or (price is None and self.unpriced == "free")):
                 raise Misuse(f"{name!r} has no known price, so that its budget cannot be kept: give it one.")

@@ -149,7 +149,8 @@ class NoAnswer(PlaycallError):
 
     def __init__(self, result: Result) -> None:
         causes = "; ".join(dict.fromkeys(map(str, result.failures))) or result.why
-        super().__init__(f"no answer from {len(result.attempts)} calls: {causes}.")
+        n = len(result.attempts)
+        super().__init__(f"no answer from {n} call{'s' * (n != 1)}: {causes}.")
         self.result = result
 
 
