@@ -10,7 +10,8 @@ from playcall.strategies import Weight
 from playcall.strategies.panel import Floats
 from playcall.strategies.rules import Scale, stretch
 
-_ENOUGH = 20  # with fewer scored answers a curve is noise; the arm's accuracy stands in
+ENOUGH = 20
+"""With fewer scored answers a curve is noise; the arm's accuracy stands in."""
 
 
 def scale_of(score: Floats) -> Scale:
@@ -27,13 +28,23 @@ def fit_weight(arm: str, score: Floats, quality: Floats) -> Weight:
     A grade between 0 and 1 counts as that share of a right answer. An answer without a score, or an
     arm without enough of them, gets the arm's accuracy, with one right and one wrong answer added.
     """
-    plain = float(np.clip(logit((quality.sum() + 1) / (len(quality) + 2)), -6, 6))
-    x, y = stretch(score, scale_of(score)), quality
+    return platt(arm, score, quality, np.ones(len(score)), scale_of(score), C=1.0)
+
+
+def smoothed(quality: Floats, often: Floats) -> float:
+    """The mean grade with one right and one wrong answer added (Laplace); `often` (answers,) is how many each is."""
+    return float(((quality * often).sum() + 1) / (often.sum() + 2))
+
+
+def platt(arm: str, score: Floats, quality: Floats, often: Floats, scale: Scale, *, C: float) -> Weight:
+    """As fit_weight, on a given scale: answer i counts `often[i]` times, and C is the inverse of the slope's ridge."""
+    plain = float(np.clip(logit(smoothed(quality, often)), -6, 6))
+    x = stretch(score, scale)
     known = ~np.isnan(x)
-    x, y = x[known], y[known]
-    if known.sum() < _ENOUGH or np.ptp(x) == 0 or y.mean() in (0.0, 1.0):
+    x, y, n = x[known], quality[known], often[known]
+    if n.sum() < ENOUGH or np.ptp(x) == 0 or (y == 0).all() or (y == 1).all():
         return Weight(arm, plain, missing=plain)
-    both = LogisticRegression(C=1.0).fit(
-        np.concatenate([x, x])[:, None], np.repeat([1, 0], len(x)), sample_weight=np.concatenate([y, 1 - y])
+    both = LogisticRegression(C=C).fit(
+        np.concatenate([x, x])[:, None], np.repeat([1, 0], len(x)), sample_weight=np.concatenate([n * y, n * (1 - y)])
     )
-    return Weight(arm, float(both.intercept_[0]), float(both.coef_[0, 0]), scale_of(score), plain)
+    return Weight(arm, float(both.intercept_[0]), float(both.coef_[0, 0]), scale, plain)

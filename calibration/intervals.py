@@ -30,3 +30,11 @@ def mean_interval(
     z2 = z * z * min(max(share, 1e-6), 1.0)
     centre, half = (mean + z2 / (2 * n)) / (1 + z2 / n), np.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n)))
     return mean, max(low, float(centre - half / (1 + z2 / n))), min(high, float(centre + half / (1 + z2 / n)))
+
+
+def wilson(mean: float, n: float, *, confidence: float = 0.95) -> tuple[float, float]:
+    """(low, high) of a share seen in n answers, Wilson's (1927); a mean of fractions is treated as one of 0 and 1."""
+    z2 = float(norm.ppf(0.5 + confidence / 2)) ** 2
+    half = float(np.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n))))
+    low, high = (mean + z2 / (2 * n) - half) / (1 + z2 / n), (mean + z2 / (2 * n) + half) / (1 + z2 / n)
+    return max(0.0, low), min(1.0, high)
