@@ -44,6 +44,7 @@ from playcall.strategies.rules import (
     Belief,
     Best,
     Confident,
+    Consistent,
     First,
     Never,
     Prompt,
@@ -62,9 +63,9 @@ from playcall.strategies.worst import Worst
 # fmt: off
 __all__ = [
     "FOREVER", "NANO", "Agent", "Agree", "Answer", "Arm", "Ask", "AtLeast", "Attempt", "Belief", "Best", "Bounds",
-    "Budget", "Cache", "Call", "CallFailed", "Confident", "Dispatch", "Draws", "Endpoint", "Engine", "Explain",
-    "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "MissingKey", "Misuse", "Models",
-    "Never", "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel", "PlaycallError",
+    "Budget", "Cache", "Call", "CallFailed", "Confident", "Consistent", "Dispatch", "Draws", "Endpoint", "Engine",
+    "Explain", "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "MissingKey", "Misuse",
+    "Models", "Never", "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel", "PlaycallError",
     "Played", "Price", "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "Rule", "Runner", "Scripted",
     "Stop", "Strategy", "StreamCut", "SummaryRow", "Template", "Then", "Usage", "Vote", "Weight", "Within", "Worst",
     "arms_of", "best_of", "cascade", "confident_vote", "decode", "drain", "dump", "encode", "fallback", "hedge",

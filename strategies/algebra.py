@@ -15,7 +15,19 @@ from types import UnionType
 from typing import Self
 
 from playcall.strategies.errors import Misuse
-from playcall.strategies.rules import Agree, AtLeast, Best, Confident, First, Never, Prompt, Rule, Stop, Vote
+from playcall.strategies.rules import (
+    Agree,
+    AtLeast,
+    Best,
+    Confident,
+    Consistent,
+    First,
+    Never,
+    Prompt,
+    Rule,
+    Stop,
+    Vote,
+)
 
 
 class Strategy:
@@ -119,7 +131,7 @@ class Keep(Strategy):
 
     def __post_init__(self) -> None:
         _node(self.source, "keep")
-        _decides(self.rule, "keep", "a rule such as Best()", Agree | Confident | Never)
+        _decides(self.rule, "keep", "a rule such as Best()", Agree | Confident | Consistent | Never)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -233,6 +235,41 @@ class Confident:
         if self.belief is None:
             return f"a score reaches {_number(self.threshold)}"
         return f"an answer is right with probability {_number(self.threshold)} or more"
+
+
+@lru_cache(maxsize=4096)
+def ahead(a: int, b: int) -> float:
+    """P(p > 1/2) after a votes for and b against, from a flat prior: 1 - I_{1/2}(a+1, b+1), a binomial tail."""
+    return float(1 - sum(comb(a + b + 1, j) for j in range(b + 1)) / 2 ** (a + b + 1))
+
+
+@dataclass(frozen=True)
+class Consistent:
+    """Enough when the leading answer is ahead of the runner-up for good with this probability, above 1/2 and below 1.
+
+    Adaptive-Consistency's Beta rule (Aggarwal et al. 2023): each vote for either of the two is a draw of one
+    coin of unknown bias, so 0.95 takes votes of 4:0, 6:1, 8:2 or 9:3.
+    """
+
+    threshold: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.threshold < 1:
+            say = "give a probability above 0.5, such as 0.95, and below 1"
+            raise Misuse(f"Consistent(threshold={self.threshold}): {say}.")
+
+    def __call__(self, panel: Panel) -> Mask:
+        count = votes(panel)
+        if not count.shape[1]:
+            return Never()(panel)
+        leader = np.take_along_axis(panel.answer, count.argmax(axis=1)[:, None], axis=1)
+        most, next_most = count.max(axis=1), np.where(panel.answer == leader, 0, count).max(axis=1)
+        pairs, row = np.unique(np.stack([most, next_most]), axis=1, return_inverse=True)
+        enough = [ahead(int(a), int(b)) >= self.threshold for a, b in pairs.T]
+        return np.array(enough, dtype=np.bool_)[row.reshape(-1)]
+
+    def __str__(self) -> str:
+        return f"the leading answer is ahead for good with probability {_number(self.threshold)} or more"
 
 
 @dataclass(frozen=True)

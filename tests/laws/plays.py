@@ -23,6 +23,7 @@ from playcall.strategies import (
     Belief,
     Best,
     Confident,
+    Consistent,
     Draws,
     First,
     Gather,
@@ -146,7 +147,12 @@ rules = (
     st.builds(AtLeast, thresholds) | st.sampled_from([Best(), First(), Vote()]) | st.builds(Vote, st.none() | beliefs)
 )
 monotone = st.builds(Agree, st.integers(1, 3)) | st.builds(Confident, thresholds)
-stops = st.just(Never()) | monotone | st.builds(Confident, st.sampled_from([0.3, 0.6, 0.9]), beliefs)
+stops = (
+    st.just(Never())
+    | monotone
+    | st.builds(Confident, st.sampled_from([0.3, 0.6, 0.9]), beliefs)
+    | st.builds(Consistent, st.sampled_from([0.6, 0.8, 0.9]))
+)
 gaps = st.sampled_from([0.0, inf]) | st.floats(1e-7, 4.0)
 limits = st.integers(20_000, 4_000_000).map(lambda us: us / 1e6) | st.just(inf)
 prompts = st.builds(Template, st.sampled_from(["judge {answers} of {task}", "merge {answers}", "{task} once more"]))

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, inf, log, nan
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 
 from playcall.strategies import (
     Agree,
+    Ask,
     AtLeast,
     Belief,
     Best,
     Confident,
+    Consistent,
+    Explain,
     First,
+    Gather,
     Misuse,
     Never,
     Panel,
@@ -23,6 +29,8 @@ from playcall.strategies import (
     Template,
     Vote,
     Weight,
+    dump,
+    load,
 )
 
 BELIEF = Belief((Weight("a", 0.5, 2.0), Weight("b", 1.0), Weight("c", -1.0)), other=0.3, dissent=0.2)
@@ -83,6 +91,13 @@ def test_a_rule_keeps_what_its_name_says_and_the_first_of_equals(rule: Rule, of:
         (Confident(0.0), panel("x"), False),
         (Confident(0.5, Belief.of(a=0.0)), panel("x"), True),
         (Confident(0.5, Belief.of(a=0.0)), panel("xy"), False),
+        (Consistent(0.95), panel("xxxx"), True),
+        (Consistent(0.95), panel("xxx"), False),
+        (Consistent(0.95), panel("xyxxxxx"), True),
+        (Consistent(0.95), panel("xyxxxx"), False),
+        (Consistent(0.95), panel("xyzxxxx" + "xvw"), True),
+        (Consistent(0.95), panel("xxxx", alive=[True, True, True, False]), False),
+        (Consistent(0.51), panel("xyxy"), False),
     ],
 )
 def test_a_stop_holds_when_its_name_says(stop: Stop, of: Panel, enough: bool) -> None:
@@ -97,8 +112,42 @@ def test_where_nothing_survived_nothing_is_kept_and_nothing_is_enough(of: Panel,
     with np.errstate(all="raise"):
         for rule in (AtLeast(-inf), Best(), First(), Vote(belief)):
             assert not of.keep(rule).accepted.any()
-        for stop in (Agree(1), Confident(0.0, belief), Never()):
+        for stop in (Agree(1), Confident(0.0, belief), Consistent(0.51), Never()):
             assert stop(of).tolist() == [False]
+
+
+@pytest.mark.parametrize("threshold", [0.6, 0.75, 0.9, 0.95, 0.99, 0.9999])
+def test_consistent_is_the_beta_rule_at_all_counts(threshold: float) -> None:
+    """P(p > 1/2) for p ~ Beta(a + 1, b + 1); Aggarwal et al. 2023, equation 2."""
+    for b in range(8):
+        for a in range(b, 30):
+            enough = beta.sf(0.5, a + 1, b + 1) >= threshold
+            assert Consistent(threshold)(panel("x" * a + "y" * b)).tolist() == [enough], (a, b)
+
+
+def test_consistent_judges_each_row_by_its_own_votes() -> None:
+    both = panel("xxxxy")
+    both = replace(
+        both,
+        answer=np.array([[1, 1, 1, 1, 2], [3, 3, 3, 3, 3]]),
+        **{k: np.repeat(getattr(both, k), 2, axis=0) for k in ("score", "alive", "issued", "price", "failed", "end")},
+    )
+    assert Consistent(0.95)(both).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("threshold", [0.5, 1.0, 95, -0.1, nan])
+def test_consistent_refuses_what_is_no_probability_between_a_half_and_one(threshold: float) -> None:
+    with pytest.raises(Misuse, match=r"above 0\.5, such as 0\.95, and below 1"):
+        Consistent(threshold)
+
+
+def test_consistent_is_saved_loaded_and_said_in_words() -> None:
+    play = Gather((Ask("a"),) * 6, Consistent(0.9), inf).keep(Vote())
+    assert load(dump(play)) == play
+    assert Explain()(play) == (
+        "one after another, ask a 6 times, until the leading answer is ahead for good with probability 0.9 or more; "
+        "keep the answer with most votes."
+    )
 
 
 @pytest.mark.parametrize("score", [0.02, 0.7, 0.999])
