@@ -12,7 +12,7 @@ from playcall.strategies import Belief, Recording, Weight
 from playcall.strategies.panel import Floats, Mask
 
 Stages = tuple[tuple[str, ...], ...]
-"""Arms that are asked together, stage after stage."""
+"""Arms that are asked together, stage after stage; the nth naming of an arm is its nth draw."""
 
 _TRUST = 0.7  # each arm's weight before any evidence: errors are shared, so less than 1
 _RIDGE = (3.0, 0.3)  # of the arms' weights; of the four parameters that they share
@@ -30,14 +30,14 @@ class _Seen(NamedTuple):
 def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, Weight]) -> Belief:
     """The belief that fits what is known after each stage, on all items at once.
 
-    Utility of an answer: the sum, over the arms that gave it, of shared + weight_m * plain_m + heed * (sure - plain_m),
-    where plain_m is the log-odds of the arm's accuracy and sure those of this answer's calibrated confidence; of none
-    of them: other + dissent * (answers - 1). Each arm's first draw counts. Ridge towards weights and heed of 0.7;
-    Newton's method with halved steps, since the likelihood is concave.
+    Utility of an answer: the sum, over the calls that gave it, of shared + weight_m * plain_m + heed * (sure -
+    plain_m), where plain_m is the log-odds of the arm's accuracy and sure those of this answer's calibrated
+    confidence; of none of them: other + dissent * (answers - 1). Ridge towards weights and heed of 0.7; Newton's
+    method with halved steps, since the likelihood is concave.
     """
-    arms = [a for stage in stages for a in stage]
-    ends = np.cumsum([len(stage) for stage in stages])
-    seen = [_seen(arms[:end], len(arms), recording, calibrated) for end in ends]
+    calls = [a for stage in stages for a in stage]
+    arms, ends = list(dict.fromkeys(calls)), np.cumsum([len(stage) for stage in stages])
+    seen = [_seen(calls[:end], arms, recording, calibrated) for end in ends]
     theta = _fit(seen, np.append(np.full(len(arms), _TRUST), [0.0, 0.0, 0.0, _TRUST]))
     shared, other, dissent, heed = (float(x) for x in theta[-4:])
     weights = []
@@ -48,13 +48,13 @@ def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, We
     return Belief(tuple(weights), other, dissent)
 
 
-def _seen(arms: Sequence[str], width: int, recording: Recording, calibrated: Mapping[str, Weight]) -> _Seen:
-    calls = [recording[a] for a in arms]
-    answer = np.stack([d.answer[:, 0] for d in calls], axis=1)
-    alive = np.stack([~d.failed[:, 0] for d in calls], axis=1)
-    plain = np.array([calibrated[a].missing for a in arms])
-    worth = np.stack([calibrated[a](d.score[:, 0]) for a, d in zip(arms, calls, strict=True)], axis=1) - plain
-    quality = np.stack([d.quality[:, 0] for d in calls], axis=1)
+def _seen(calls: Sequence[str], arms: Sequence[str], recording: Recording, calibrated: Mapping[str, Weight]) -> _Seen:
+    drawn = [recording.column(a, calls[:i].count(a)) for i, a in enumerate(calls)]
+    answer = np.stack([d.answer[:, k] for d, k in drawn], axis=1)
+    alive = np.stack([~d.failed[:, k] for d, k in drawn], axis=1)
+    plain = np.array([calibrated[a].missing for a in calls])
+    worth = np.stack([calibrated[a](d.score[:, k]) for a, (d, k) in zip(calls, drawn, strict=True)], axis=1) - plain
+    quality = np.stack([d.quality[:, k] for d, k in drawn], axis=1)
     n, m = answer.shape
     same = (answer[:, :, None] == answer[:, None, :]) & alive[:, :, None] & alive[:, None, :]
     first = alive & ~(same & np.tri(m, k=-1, dtype=bool)).any(axis=2)
@@ -62,7 +62,7 @@ def _seen(arms: Sequence[str], width: int, recording: Recording, calibrated: Map
     right = np.where(first, quality, 0.0)
     right /= np.maximum(right.sum(axis=1, keepdims=True), 1.0)
     target = np.column_stack([right, 1 - right.sum(axis=1)])
-    if all(calibrated[a].slope == 0 for a in arms):  # items differ by who agrees with whom, and nothing else
+    if all(calibrated[a].slope == 0 for a in calls):  # items differ by who agrees with whom, and nothing else
         pattern = same.reshape(n, -1) @ (1 << np.arange(m * m, dtype=np.uint64)) if m * m < 64 else np.arange(n)
         _, row, group = np.unique(pattern, return_index=True, return_inverse=True)
         target = np.stack([np.bincount(group, t) for t in target.T], axis=1)
@@ -71,8 +71,9 @@ def _seen(arms: Sequence[str], width: int, recording: Recording, calibrated: Map
     else:
         count = np.ones(n)
 
-    features = np.zeros((n, m + 1, width + 4))
-    features[:, :m, :m] = same * plain
+    whose = np.array([arms.index(a) for a in calls])[:, None] == np.arange(len(arms))
+    features, width = np.zeros((n, m + 1, len(arms) + 4)), len(arms)
+    features[:, :m, :width] = (same * plain) @ whose
     features[:, :m, width + 3] = (same * worth[:, None, :]).sum(axis=2)
     features[:, :m, width] = same.sum(axis=2)
     features[:, m, width + 1] = 1

@@ -9,8 +9,8 @@ import numpy as np
 from playcall import strategies as st
 from playcall.portfolio.choice import Target, choose
 from playcall.portfolio.nested import Chooser
-from playcall.portfolio.sweep import Swept, best_arm
-from playcall.strategies import NANO, Ask, Recording, Strategy
+from playcall.portfolio.sweep import Play, best_arm
+from playcall.strategies import Ask, Recording, Strategy
 
 _EQUAL = 0.002  # quality that nobody would miss
 
@@ -44,38 +44,33 @@ def standard(recording: Recording) -> dict[str, Chooser]:
     return found
 
 
-def _unit(known: Recording) -> float:
-    return float(known[best_arm(known)].price[:, 0].mean()) / NANO
-
-
 def _cascade(share: float) -> Chooser:
-    return lambda swept, known: choose(swept, known, Target(max_cost=share * _unit(known))).strategy
+    return lambda swept, known: choose(swept, known, Target(max_share=share)).strategy
 
 
-def _frugal(swept: Sequence[Swept], known: Recording) -> Strategy:
-    enough = float(known[best_arm(known)].quality[:, 0].mean()) - _EQUAL
-    return choose(swept, known, Target(min_quality=max(enough, 0.0))).strategy
+def _frugal(swept: Sequence[Play], known: Recording) -> Strategy:
+    return choose(swept, known, Target(max_drop=_EQUAL)).strategy
 
 
-def _majority(swept: Sequence[Swept], known: Recording) -> Strategy:
+def _majority(swept: Sequence[Play], known: Recording) -> Strategy:
     ranked = sorted(known.arms, key=lambda a: -float(known[a].quality[:, 0].mean()))
     return st.vote(*ranked[:3])
 
 
-def _portfolio(swept: Sequence[Swept], known: Recording) -> Strategy:
+def _portfolio(swept: Sequence[Play], known: Recording) -> Strategy:
     votes = [s for s in swept if len(s.stages) == 1 and len(s.arms) > 1]
     return choose(votes, known, Target(max_cost=1e6)).strategy if votes else _majority(swept, known)
 
 
-def _parallel(swept: Sequence[Swept], known: Recording) -> Strategy:
+def _parallel(swept: Sequence[Play], known: Recording) -> Strategy:
     """The best cascade with all its stages at once."""
-    play = choose(swept, known, Target(max_cost=1.5 * _unit(known))).strategy
+    play = choose(swept, known, Target(max_share=1.5)).strategy
     if isinstance(play, st.Keep) and isinstance(play.source, st.Gather):
         return play.source.until(play.source.stop, gap=0.0).keep(play.rule)
     return play
 
 
-def _hedge(swept: Sequence[Swept], known: Recording) -> Strategy:
+def _hedge(swept: Sequence[Play], known: Recording) -> Strategy:
     """The best arm, and after its 95th percentile once more, or where it has one draw the next best arm."""
     first, *others = sorted(known.arms, key=lambda a: -float(known[a].quality[:, 0].mean()))
     after = float(np.quantile(known[first].latency[:, 0], 0.95)) / 1e6

@@ -10,11 +10,12 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from playcall.calibration import mean_interval
-from playcall.portfolio.sweep import Swept, search
+from playcall.portfolio.pool import search
+from playcall.portfolio.sweep import Play
 from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
 from playcall.strategies.panel import Floats, Ints
 
-Chooser = Callable[[Sequence[Swept], Recording], Strategy]
+Chooser = Callable[[Sequence[Play], Recording], Strategy]
 """(all plays fitted on the training tasks, those tasks) -> the play to grade."""
 
 Progress = Callable[[str, int, int], None]

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.files import read_json, write_whole
-from playcall.portfolio.nested import Figures, Folding, cross_fit
-from playcall.portfolio.sweep import best_arm, priced, search
+from playcall.portfolio.nested import Chooser, Figures, Folding, cross_fit
+from playcall.portfolio.pool import search
+from playcall.portfolio.sweep import best_arm, priced
 from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
 from playcall.strategies.codec import load
 
@@ -86,32 +87,61 @@ def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Fo
     Its figures come from nested cross-validation: on each fold by a policy learned without it. Arms without a cost,
     or where time matters without latencies, are left out. Raises Infeasible where nothing keeps the target.
     """
-    target, usable = target or Target(), priced(recording)
-    if not usable.priced and (target.max_cost is not None or target.cost_weight):
+    target = target or Target()
+    usable = _usable(recording, target)
+    swept = search(usable)
+    choice = choose(swept, usable, target)
+    if not choice.feasible:
+        raise Infeasible(_nearest(target, choice), choice)
+    return _fitted(recording, usable, {"policy": (target, choice)}, folding)["policy"]
+
+
+def fit_points(recording: Recording, targets: Mapping[str, Target], **folding: Unpack[Folding]) -> dict[str, Policy]:
+    """A policy for each of several targets, from one search and shared folds.
+
+    Where nothing keeps a target, its policy is the play that comes nearest, and its notes say so.
+    """
+    usable = _usable(recording, *targets.values())
+    swept = search(usable)
+    return _fitted(recording, usable, {n: (t, choose(swept, usable, t)) for n, t in targets.items()}, folding)
+
+
+def _usable(recording: Recording, *targets: Target) -> Recording:
+    usable = priced(recording)
+    if not usable.priced and any(t.costly for t in targets):
         raise Misuse(f"{recording.name} has no costs, so a limit or weight on them means nothing; add a cost column.")
-    if target.timely:
+    if any(t.timely for t in targets):
         usable = usable.only(a for a, d in usable.arms.items() if d.timed)
         if not usable.arms:
             raise Misuse(f"{recording.name} has no latencies, so a limit or weight on them means nothing; add them.")
-    choice = choose(search(usable), usable, target)
-    if not choice.feasible:
-        raise Infeasible(_nearest(target, choice), choice)
-    choosers = {"policy": lambda swept, known: choose(swept, known, target).strategy}
-    held = cross_fit(usable, choosers, **folding)["policy"]
+    return usable
+
+
+def _fitted(
+    recording: Recording, usable: Recording, chosen: Mapping[str, tuple[Target, Choice]], folding: Folding
+) -> dict[str, Policy]:
+    def chooser(target: Target) -> Chooser:
+        return lambda swept, known: choose(swept, known, target).strategy
+
+    held = cross_fit(usable, {name: chooser(target) for name, (target, _) in chosen.items()}, **folding)
     prices = {a: float(d.price.mean()) / NANO if d.priced else None for a, d in usable.arms.items()}
     single = best_arm(usable)
     alone = usable[single].quality[:, 0]
-    expected = Expected(
-        **vars(held.figures(usable, alone)),
-        single_arm=single,
-        single_quality=float(alone.mean()),
-        single_cost=prices[single],
-        apparent_quality=choice.quality,
-        tasks=len(usable),
-    )
-    used = {a: prices[a] for a in arms_of(choice.strategy)}
     data = {"table": recording.name, "fingerprint": fingerprint(recording)}
-    return Policy(choice.strategy, expected, target, used, data, recording.notes, recording.canonical)
+    fitted = {}
+    for name, (target, choice) in chosen.items():
+        expected = Expected(
+            **vars(held[name].figures(usable, alone)),
+            single_arm=single,
+            single_quality=float(alone.mean()),
+            single_cost=prices[single],
+            apparent_quality=choice.quality,
+            tasks=len(usable),
+        )
+        used = {a: prices[a] for a in arms_of(choice.strategy)}
+        notes = recording.notes if choice.feasible else (*recording.notes, _nearest(target, choice))
+        fitted[name] = Policy(choice.strategy, expected, target, used, data, notes, recording.canonical)
+    return fitted
 
 
 def fingerprint(recording: Recording) -> str:

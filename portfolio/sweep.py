@@ -1,6 +1,6 @@
-"""The plays that are tried, and what each does at every threshold.
+"""Plays in stages, and what each does at every threshold.
 
-A play is stages of arms: those of a stage are asked together, stage after stage, until an answer is probable
+Such a play is stages of arms: those of a stage are asked together, stage after stage, until an answer is probable
 enough; the weightiest answer of all so far is put out. One stage of one arm is a single call, one stage of
 several a vote, the rest are cascades that keep their evidence and stop at one shared threshold.
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from playcall.calibration import fit_weight
 from playcall.portfolio.belief import Stages, fit_belief
+from playcall.portfolio.expect import chances, shrunk, toll
 from playcall.strategies import Ask, Belief, Confident, Gather, Recording, Replay, Strategy, Vote, Weight, vote
 from playcall.strategies.panel import Floats, Ints
 
@@ -33,6 +34,7 @@ class Swept:
     belief: Belief
     threshold: Floats
     quality: Floats
+    expected: Floats  # quality on new tasks, less what each further call must bring
     cost: Floats  # mean nano-dollars
     latency: Floats  # mean microseconds, one stage after another
 
@@ -46,8 +48,28 @@ class Swept:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """All its arms, in the order in which they are asked."""
+        """All its calls, in the order in which they are made."""
         return tuple(a for stage in self.stages for a in stage)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A play with nothing to set: as Swept, with one threshold."""
+
+    play: Strategy
+    arms: tuple[str, ...]
+    quality: Floats
+    expected: Floats
+    cost: Floats
+    latency: Floats
+    stages: Stages = ()
+
+    def strategy(self, at: int = 0, gap: float = inf) -> Strategy:
+        """The play."""
+        return self.play
+
+
+Play = Swept | Fixed
 
 
 def priced(recording: Recording) -> Recording:
@@ -58,14 +80,14 @@ def priced(recording: Recording) -> Recording:
 
 
 def best_arm(recording: Recording) -> str:
-    """The arm with the highest mean quality of its first draw, the cheaper of equals."""
-    return max(recording.arms, key=lambda a: (recording[a].quality[:, 0].mean(), -recording[a].price[:, 0].mean()))
+    """The arm with the highest mean quality, over all draws, the cheaper of equals."""
+    return max(recording.arms, key=lambda a: (recording[a].quality.mean(), -recording[a].price.mean()))
 
 
 def shortlist(recording: Recording, most: int = MOST_ARMS) -> tuple[str, ...]:
     """The arms worth combining, cheapest first: the best at several prices of money, up to 1.5x the best arm's cost."""
-    quality = {a: float(d.quality[:, 0].mean()) for a, d in recording.arms.items()}
-    cost = {a: float(d.price[:, 0].mean()) for a, d in recording.arms.items()}
+    quality = {a: float(d.quality.mean()) for a, d in recording.arms.items()}
+    cost = {a: float(d.price.mean()) for a, d in recording.arms.items()}
     best = best_arm(recording)
     unit = max(cost[best], 1.0)
     left = [a for a in recording.arms if a != best and cost[a] <= 1.5 * unit]
@@ -85,29 +107,76 @@ def plays(arms: Sequence[str]) -> Iterator[Stages]:
                 yield (chosen[:group], *((a,) for a in chosen[group:]))
 
 
-def search(recording: Recording) -> list[Swept]:
-    """Every play on the shortlist, fitted and replayed on these tasks."""
+def staged(recording: Recording) -> list[Play]:
+    """Every play of stages on the shortlist, fitted and replayed on these tasks; single arms alone if nothing tells."""
+    best = best_arm(recording)
+    alone = recording[best].quality[:, 0]
+    if not recording.answered and not any_scored(recording):
+        return [single(a, recording) for a in recording.arms]
     arms = shortlist(recording)
-    calibrated = {a: fit_weight(a, recording[a].score[:, 0], recording[a].quality[:, 0]) for a in arms}
-    return [_swept(stages, recording, calibrated) for stages in plays(arms)]
+    calibrated = {a: fit_weight(a, recording[a].score.ravel(), recording[a].quality.ravel()) for a in arms}
+    modelled = dict(zip(arms, chances(arms, recording, calibrated).T, strict=True))
+    against = _Against(modelled, alone, modelled[best])
+    tried = [_swept(stages, recording, calibrated, against) for stages in plays(arms)]
+    unit = 1.5 * recording[best].price[:, 0].mean()
+    sizes = [len(t.cost) for t, _ in tried]
+    m, r, v = np.concatenate([d for _, d in tried], axis=1)
+    near = np.concatenate([(t.cost <= unit) / n for (t, _), n in zip(tried, sizes, strict=True)])
+    gain = np.split(shrunk(m, r, v, near), np.cumsum(sizes)[:-1])
+    level = recording[best].quality.mean()
+    return [replace(t, expected=level + g - toll(len(t.arms))) for (t, _), g in zip(tried, gain, strict=True)]
 
 
-def _swept(stages: Stages, recording: Recording, calibrated: Mapping[str, Weight]) -> Swept:
+def any_scored(recording: Recording) -> bool:
+    """Whether some arm has confidences."""
+    return any(bool((~np.isnan(d.score)).any()) for d in recording.arms.values())
+
+
+def single(arm: str, recording: Recording) -> Fixed:
+    """One call of an arm."""
+    d = recording[arm]
+    quality, cost, latency = (np.atleast_1d(x.mean()) for x in (d.quality, d.price, d.latency))
+    return Fixed(Ask(arm), (arm,), quality, quality, cost, latency, ((arm,),))
+
+
+@dataclass(frozen=True)
+class _Against:
+    """The best single arm on each task, graded and modelled, beside what the model says of every arm."""
+
+    modelled: Mapping[str, Floats]
+    graded: Floats
+    expected: Floats
+
+
+def _swept(
+    stages: Stages, recording: Recording, calibrated: Mapping[str, Weight], single: _Against
+) -> tuple[Swept, Floats]:
+    """The play at its thresholds, and (3, thresholds): its modelled difference, the residual, and its variance."""
     belief = fit_belief(stages, recording, calibrated)
-    states = _states(stages, belief, recording)
+    states = _states(stages, belief, recording, single.modelled)
     sure = np.unique(np.concatenate([s[0] for s in states[:-1]])) if len(states) > 1 else np.zeros(2)
     threshold = (sure[1:] + sure[:-1]) / 2 if len(sure) > 1 else sure
     if len(threshold) > _THRESHOLDS:
         threshold = threshold[np.linspace(0, len(threshold) - 1, _THRESHOLDS).astype(int)]
-    quality, cost, latency = _stopped(states, np.round(threshold, 6))
-    return Swept(stages, belief, threshold, quality.mean(axis=1), cost.mean(axis=1), latency.mean(axis=1))
+    quality, modelled, cost, latency = _stopped(states, np.round(threshold, 6))
+    gain = modelled.mean(axis=1) - single.expected.mean()
+    residual = (quality - single.graded) - (modelled - single.expected)
+    judged = np.stack([gain, residual.mean(axis=1), residual.var(axis=1) / len(recording)])
+    means = (x.mean(axis=1) for x in (quality, quality, cost, latency))
+    return Swept(stages, belief, threshold, *means), judged
 
 
-def _states(stages: Stages, belief: Belief, recording: Recording) -> list[tuple[Floats, Floats, Ints, Ints]]:
-    """After each stage, per task: the best posterior; its answer's quality, the cost and the time so far."""
+State = tuple[Floats, Floats, Floats, Ints, Ints]
+
+
+def _states(stages: Stages, belief: Belief, recording: Recording, modelled: Mapping[str, Floats]) -> list[State]:
+    """After each stage, per task: the best posterior; its answer's grade, recorded and modelled; cost and time."""
     out = []
     everything = Replay(recording)(vote(*(a for stage in stages for a in stage)).source)
-    grades = np.column_stack([recording[a].quality[:, 0] for a in everything.arm] + [np.zeros(len(recording))])
+    none, rows = np.zeros(len(recording)), np.arange(len(recording))
+    called = list(zip(everything.arm, everything.draw, strict=True))
+    graded = np.column_stack([*(recording[a].quality[:, k] for a, k in called), none])
+    likely = np.column_stack([*(modelled[a] for a, _ in called), none])
     cost = latency = np.zeros(len(recording), dtype=np.int64)
     end = 0
     for stage in stages:
@@ -122,18 +191,18 @@ def _states(stages: Stages, belief: Belief, recording: Recording) -> list[tuple[
         )
         pick = seen.keep(Vote(belief)).output
         sure = np.where(pick >= 0, belief.posterior(seen).max(axis=1), 0.0)
-        out.append((sure, grades[np.arange(len(recording)), pick], cost, latency))
+        out.append((sure, graded[rows, pick], likely[rows, pick], cost, latency))
     return out
 
 
-def _stopped(states: list[tuple[Floats, Floats, Ints, Ints]], threshold: Floats) -> tuple[Floats, Floats, Floats]:
-    """(thresholds, tasks) quality, cost and time when stopping at the first stage that is sure enough."""
+def _stopped(states: list[State], threshold: Floats) -> list[Floats]:
+    """(thresholds, tasks) grade, modelled grade, cost and time when stopping at the first stage that is sure enough."""
     shape = (len(threshold), len(states[0][0]))
     going = np.ones(shape, dtype=np.bool_)
-    came = [np.zeros(shape) for _ in range(3)]
+    came = [np.zeros(shape) for _ in range(4)]
     for i, (sure, *values) in enumerate(states):
         now = going & ((sure >= threshold[:, None]) | (i == len(states) - 1))
         for total, value in zip(came, values, strict=True):
             np.copyto(total, value, where=now)
         going &= ~now
-    return came[0], came[1], came[2]
+    return came

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import EllipsisType
+from typing import overload
 
 import numpy as np
 
@@ -81,9 +83,12 @@ class Recording:
     graded_by_checker: bool = False  # scores are the grades themselves (--verifier score)
     canonical: str = "exact"  # when answers were taken to be equal: see `canonicaliser`
     together: frozenset[str] = frozenset()  # arms whose draws, where they start together, are one request
+    groups: tuple[str, ...] = ()  # the group of each task, if told: tasks of one group are alike, and held out together
     cassette: Cassette = field(default=unrecorded, compare=False)
 
     def __post_init__(self) -> None:
+        if self.groups and len(self.groups) != len(self.items):
+            raise Misuse(f"{len(self.groups)} groups for {len(self.items)} items; give each item one.")
         for arm, draws in self.arms.items():
             if len(draws.answer) != len(self.items):
                 raise Misuse(f"arm {arm!r} has {len(draws.answer)} rows for {len(self.items)} items.")
@@ -93,7 +98,22 @@ class Recording:
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, arm: str) -> Draws:
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(tasks, arms)."""
+        return len(self.items), len(self.arms)
+
+    @overload
+    def __getitem__(self, key: str) -> Draws: ...
+
+    @overload
+    def __getitem__(self, key: tuple[Ints | Mask, EllipsisType]) -> Recording: ...
+
+    def __getitem__(self, key: str | tuple[Ints | Mask, EllipsisType]) -> Draws | Recording:
+        """The calls of an arm; or recording[rows, ...], only these tasks, as scikit-learn writes it."""
+        if isinstance(key, tuple):
+            return self.take(key[0])
+        arm = key
         try:
             return self.arms[arm]
         except KeyError:
@@ -113,12 +133,48 @@ class Recording:
         """Only these tasks."""
         index = np.arange(len(self))[rows]
         return replace(
-            self, items=tuple(self.items[i] for i in index), arms={a: d.take(index) for a, d in self.arms.items()}
+            self,
+            items=tuple(self.items[i] for i in index),
+            groups=tuple(self.groups[i] for i in index) if self.groups else (),
+            arms={a: d.take(index) for a, d in self.arms.items()},
         )
 
     def only(self, arms: Iterable[str]) -> Recording:
         """Only these arms, in this order."""
         return replace(self, arms={a: self[a] for a in arms})
+
+    def reprice(self, usd: Mapping[str, float]) -> Recording:
+        """The same calls at other prices: the new mean USD a call of some arms. Each call's price changes in step."""
+        arms = dict(self.arms)
+        for arm, price in usd.items():
+            d, mean = self[arm], float(self[arm].price.mean())
+            if not 0 <= price < float("inf"):
+                raise Misuse(f"reprice({{{arm!r}: {price!r}}}): give mean USD a call, zero or more.")
+            if d.priced and mean > 0:
+                ratio = price * NANO / mean
+                prompt = None if d.prompt is None else np.rint(d.prompt * ratio).astype(np.int64)
+                arms[arm] = replace(d, price=np.rint(d.price * ratio).astype(np.int64), prompt=prompt)
+            else:
+                arms[arm] = replace(d, price=np.full_like(d.price, round(price * NANO)), priced=True, prompt=None)
+        return replace(self, arms=arms)
+
+    def join(self, other: Recording) -> Recording:
+        """With the arms of another recording of the same tasks, found by their ids; nothing is asked anew."""
+        if twice := sorted(set(self.arms) & set(other.arms)):
+            raise Misuse(f"{some(twice)} is recorded in both {self.name} and {other.name}; leave it out of one.")
+        if self.canonical != other.canonical:
+            raise Misuse(
+                f"answers are equal by {self.canonical!r} in {self.name}, by {other.canonical!r} in {other.name}."
+            )
+        place = {item: i for i, item in enumerate(other.items)}
+        if lacking := [item for item in self.items if item not in place]:
+            raise Misuse(f"{other.name} lacks {len(lacking)} tasks of {self.name}: {some(lacking)}; record them first.")
+        known = {text: code for code, text in enumerate(self.texts)}
+        code = np.array([*(known.setdefault(text, len(known)) for text in other.texts), -1])
+        rows = np.array([place[item] for item in self.items])
+        new = {a: replace(d.take(rows), answer=code[d.take(rows).answer]) for a, d in other.arms.items()}
+        notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        return replace(self, arms={**self.arms, **new}, texts=tuple(known), notes=notes)
 
     def asked_together(self, *arms: str) -> Recording:
         """The same calls, priced as if draws of these arms that start side by side were one request for n answers,
