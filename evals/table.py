@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     canonical: str  # when answers are equal, "exact" unless told: see `canonicaliser`
     missing: Missing  # what to do where an arm has no scored draw of an item, "refuse" unless told
     verifier: str | None  # the column that is the confidence; "score" for the grade itself
+    group: str | None  # the column of groups of items that are alike, such as documents: folds never split one
     samples: Samples  # "together" prices draws side by side as one request, "apart" (unless told) as one each
 
 
@@ -83,12 +84,14 @@ def _recording(
     missing: str = "refuse",
     verifier: str | None = None,
     samples: str = "apart",
+    group: str | None = None,
 ) -> Recording:
     for option, told, kinds in (("missing", missing, Missing), ("samples", samples, Samples)):
         if told not in get_args(kinds):
             raise Misuse(f"{option}={told!r} is unknown; write {', '.join(get_args(kinds))}.")
     names, read, notes = _names(table, columns, verifier), canonicaliser(canonical), list[str]()
     (item, items), (arm, arms) = table.keys(names["item"]), table.keys(names["arm"])
+    item_of_row = item
     answer, found = table.texts(names["answer"]) if "answer" in names else (np.full(len(item), -1), [])
     texts = dict[str, int]()
     answer = np.array([*(texts.setdefault(read(text), len(texts)) for text in found), -1])[answer]
@@ -150,7 +153,8 @@ def _recording(
         notes.append("THE SCORES ARE THE GRADES: this holds only where a checker as good as the grader runs live.")
     alike = (*texts, *(f"\x00null {code}" for code in range(len(texts), alone))) if texts else ()
     kept = tuple(name for name, stays in zip(items, keep) if stays)
-    recording = Recording(kept, draws, alike, table.file, tuple(notes), graded, canonical)
+    groups = () if group is None else _groups(table, columns.get(group, group), item_of_row, items, keep)
+    recording = Recording(kept, draws, alike, table.file, tuple(notes), graded, canonical, groups=groups)
     return recording if samples == "apart" else recording.asked_together(*arms)
 
 
@@ -168,6 +172,19 @@ def _names(table: Table, columns: Names, verifier: str | None) -> dict[str, str]
         say = f"Pick one by --where {names['dataset']}=..., or take each as a task by --by {names['dataset']}"
         raise table.error(f"holds {len(sets)} datasets: {some(sets, 30)}. {say}.", column=names["dataset"])
     return names
+
+
+def _groups(table: Table, column: str, item: Ints, items: list[str], keep: Mask) -> tuple[str, ...]:
+    """The group of each item that is kept; an item has one."""
+    group, names = table.keys(table.need(column))
+    of = np.zeros(len(items), dtype=np.int64)
+    of[item] = group
+    if (odd := of[item] != group).any():
+        row = int(odd.argmax())
+        raise table.error(
+            f"item {items[item[row]]!r} is in two groups, {names[group[row]]!r} and another.", row, column
+        )
+    return tuple(names[g] for g in of[keep])
 
 
 def _order(table: Table, items: list[str], arms: list[str], keys: Floats) -> Ints:

@@ -27,7 +27,9 @@ class _Seen(NamedTuple):
     often: Floats  # (rows,) how many items are alike
 
 
-def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, Weight]) -> Belief:
+def fit_belief(
+    stages: Stages, recording: Recording, calibrated: Mapping[str, Weight], *, ridge: float = _RIDGE[0]
+) -> Belief:
     """The belief that fits what is known after each stage, on all items at once.
 
     Utility of an answer: the sum, over the calls that gave it, of shared + weight_m * plain_m + heed * (sure -
@@ -38,7 +40,7 @@ def fit_belief(stages: Stages, recording: Recording, calibrated: Mapping[str, We
     calls = [a for stage in stages for a in stage]
     arms, ends = list(dict.fromkeys(calls)), np.cumsum([len(stage) for stage in stages])
     seen = [_seen(calls[:end], arms, recording, calibrated) for end in ends]
-    theta = _fit(seen, np.append(np.full(len(arms), _TRUST), [0.0, 0.0, 0.0, _TRUST]))
+    theta = _fit(seen, np.append(np.full(len(arms), _TRUST), [0.0, 0.0, 0.0, _TRUST]), ridge)
     shared, other, dissent, heed = (float(x) for x in theta[-4:])
     weights = []
     for arm, trust in zip(arms, theta, strict=False):
@@ -87,8 +89,8 @@ def _chances(s: _Seen, theta: Floats) -> Floats:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
-def _fit(seen: Sequence[_Seen], prior: Floats, steps: int = 25) -> Floats:
-    ridge = np.full(len(prior), _RIDGE[0])
+def _fit(seen: Sequence[_Seen], prior: Floats, own: float, steps: int = 25) -> Floats:
+    ridge = np.full(len(prior), own)
     ridge[-4:] = _RIDGE[1]
 
     def value(theta: Floats) -> float:

@@ -89,14 +89,16 @@ def cross_fit(
 ) -> dict[str, HeldOut]:
     """Nested cross-validation of several ways to choose, on shared folds and one search per fold.
 
-    Each task is graded once per repeat, by a play chosen without it.
+    Each task is graded once per repeat, by a play chosen without it; where tasks have groups, without its group.
     """
     n = len(recording)
-    folds = min(folds, n)
+    most = len(set(recording.groups)) if recording.groups else n
+    folds = min(folds, most)
     if folds < 2 or repeats < 1:
-        raise Misuse(f"folds={folds}, repeats={repeats}: give at least 2 folds and 1 repeat (and 2 tasks).")
+        what = "groups" if recording.groups else "tasks"
+        raise Misuse(f"folds={folds}, repeats={repeats}: give at least 2 folds and 1 repeat (and 2 {what}).")
     rng = np.random.default_rng(seed)
-    parts = [part for _ in range(repeats) for part in np.array_split(rng.permutation(n), folds)]
+    parts = [part for _ in range(repeats) for part in _parts(recording, folds, rng)]
     jobs = (delayed(_fold)(recording, choosers, np.setdiff1d(np.arange(n), part), part) for part in parts)
     came: dict[str, list[Outcomes]] = {name: [] for name in choosers}
     workers = 1 if n * len(recording.arms) < 5_000 else min(cpu_count(), len(parts))
@@ -111,6 +113,18 @@ def cross_fit(
         return np.asarray(graded.reshape(n, repeats).mean(axis=1))
 
     return {name: HeldOut(*(mean(of, f) for f in ("quality", "cost", "latency", "calls"))) for name, of in came.items()}
+
+
+def _parts(recording: Recording, folds: int, rng: np.random.Generator) -> list[Ints]:
+    """The tasks of each fold; whole groups, each in turn to the smallest fold."""
+    if not recording.groups:
+        return np.array_split(rng.permutation(len(recording)), folds)
+    _, group, size = np.unique(np.array(recording.groups), return_inverse=True, return_counts=True)
+    held, fold = np.zeros(folds, dtype=np.int64), np.zeros(len(size), dtype=np.int64)
+    for g in rng.permutation(len(size)):
+        fold[g] = held.argmin()
+        held[fold[g]] += size[g]
+    return [np.flatnonzero(fold[group] == k) for k in range(folds)]
 
 
 def _fold(recording: Recording, choosers: Mapping[str, Chooser], train: Ints, test: Ints) -> dict[str, Outcomes]:
