@@ -27,19 +27,66 @@ class _Seen(NamedTuple):
     often: Floats  # (rows,) how many items are alike
 
 
+class Evidence(NamedTuple):
+    """What calls told, a column each; the nth column of an arm is its nth draw."""
+
+    arms: tuple[str, ...]
+    plain: Floats  # (calls,) log-odds of the arm's accuracy
+    worth: Floats  # (tasks, calls) log-odds of this answer's confidence, less the plain ones
+    quality: Floats  # (tasks, calls)
+    alive: Mask  # (tasks, calls)
+    same: Mask  # (tasks, calls, calls) both alive, with equal answers
+    sure: bool  # whether any arm's confidence tells anything
+
+    @classmethod
+    def of(cls, calls: Sequence[str], recording: Recording, calibrated: Mapping[str, Weight]) -> Evidence:
+        """Of these calls."""
+        drawn = [recording.column(a, calls[:i].count(a)) for i, a in enumerate(calls)]
+        plain = np.array([calibrated[a].missing for a in calls])
+        told = [calibrated[a](d.score[:, k]) for a, (d, k) in zip(calls, drawn, strict=True)]
+        answer, failed, quality = (
+            np.stack([getattr(d, field)[:, k] for d, k in drawn], axis=1) for field in ("answer", "failed", "quality")
+        )
+        same = (answer[:, :, None] == answer[:, None, :]) & ~failed[:, :, None] & ~failed[:, None, :]
+        sure = any(calibrated[a].slope != 0 for a in calls)
+        return cls(tuple(calls), plain, np.stack(told, axis=1) - plain, quality, ~failed, same, sure)
+
+    def take(self, at: Sequence[int]) -> Evidence:
+        """Of these columns."""
+        i = list(at)
+        return Evidence(
+            tuple(self.arms[j] for j in i),
+            self.plain[i],
+            self.worth[:, i],
+            self.quality[:, i],
+            self.alive[:, i],
+            self.same[:, i][:, :, i],
+            self.sure and bool(self.worth[:, i].any()),
+        )
+
+
 def fit_belief(
-    stages: Stages, recording: Recording, calibrated: Mapping[str, Weight], *, ridge: float = _RIDGE[0]
+    stages: Stages,
+    recording: Recording,
+    calibrated: Mapping[str, Weight],
+    *,
+    ridge: float = _RIDGE[0],
+    known: Evidence | None = None,
 ) -> Belief:
     """The belief that fits what is known after each stage, on all items at once.
 
     Utility of an answer: the sum, over the calls that gave it, of shared + weight_m * plain_m + heed * (sure -
     plain_m), where plain_m is the log-odds of the arm's accuracy and sure those of this answer's calibrated
     confidence; of none of them: other + dissent * (answers - 1). Ridge towards weights and heed of 0.7; Newton's
-    method with halved steps, since the likelihood is concave.
+    method with halved steps, since the likelihood is concave. `known` holds these calls among others, to save time.
     """
     calls = [a for stage in stages for a in stage]
     arms, ends = list(dict.fromkeys(calls)), np.cumsum([len(stage) for stage in stages])
-    seen = [_seen(calls[:end], arms, recording, calibrated) for end in ends]
+    if known is None:
+        known = Evidence.of(calls, recording, calibrated)
+    else:
+        known = known.take([known.arms.index(a) for a in calls])
+    seen = [_seen(known.take(range(end)) if end < len(calls) else known, arms) for end in ends]
     theta = _fit(seen, np.append(np.full(len(arms), _TRUST), [0.0, 0.0, 0.0, _TRUST]), ridge)
     shared, other, dissent, heed = (float(x) for x in theta[-4:])
     weights = []
@@ -50,33 +97,25 @@ def fit_belief(
     return Belief(tuple(weights), other, dissent)
 
 
-def _seen(calls: Sequence[str], arms: Sequence[str], recording: Recording, calibrated: Mapping[str, Weight]) -> _Seen:
-    drawn = [recording.column(a, calls[:i].count(a)) for i, a in enumerate(calls)]
-    answer = np.stack([d.answer[:, k] for d, k in drawn], axis=1)
-    alive = np.stack([~d.failed[:, k] for d, k in drawn], axis=1)
-    plain = np.array([calibrated[a].missing for a in calls])
-    worth = np.stack([calibrated[a](d.score[:, k]) for a, (d, k) in zip(calls, drawn, strict=True)], axis=1) - plain
-    quality = np.stack([d.quality[:, k] for d, k in drawn], axis=1)
-    n, m = answer.shape
-    same = (answer[:, :, None] == answer[:, None, :]) & alive[:, :, None] & alive[:, None, :]
-    first = alive & ~(same & np.tri(m, k=-1, dtype=bool)).any(axis=2)
+def _seen(e: Evidence, arms: Sequence[str]) -> _Seen:
+    same, worth, (n, m) = e.same, e.worth, e.alive.shape
+    first = e.alive & ~(same & np.tri(m, k=-1, dtype=bool)).any(axis=2)
 
-    right = np.where(first, quality, 0.0)
+    right = np.where(first, e.quality, 0.0)
     right /= np.maximum(right.sum(axis=1, keepdims=True), 1.0)
     target = np.column_stack([right, 1 - right.sum(axis=1)])
-    if all(calibrated[a].slope == 0 for a in calls):  # items differ by who agrees with whom, and nothing else
-        pattern = same.reshape(n, -1) @ (1 << np.arange(m * m, dtype=np.uint64)) if m * m < 64 else np.arange(n)
+    count = np.ones(n)
+    if not e.sure and m * m < 64:  # items differ by who agrees with whom, and nothing else
+        pattern = same.reshape(n, -1) @ (1 << np.arange(m * m, dtype=np.uint64))
         _, row, group = np.unique(pattern, return_index=True, return_inverse=True)
         target = np.stack([np.bincount(group, t) for t in target.T], axis=1)
         same, first, worth, n = same[row], first[row], worth[row], len(row)
         count = np.bincount(group).astype(np.float64)
-    else:
-        count = np.ones(n)
 
-    whose = np.array([arms.index(a) for a in calls])[:, None] == np.arange(len(arms))
+    whose = np.array([arms.index(a) for a in e.arms])[:, None] == np.arange(len(arms))
     features, width = np.zeros((n, m + 1, len(arms) + 4)), len(arms)
-    features[:, :m, :width] = (same * plain) @ whose
-    features[:, :m, width + 3] = (same * worth[:, None, :]).sum(axis=2)
+    features[:, :m, :width] = same @ (e.plain[:, None] * whose)
+    features[:, :m, width + 3] = (same @ worth[:, :, None])[:, :, 0]
     features[:, :m, width] = same.sum(axis=2)
     features[:, m, width + 1] = 1
     features[:, m, width + 2] = np.maximum(first.sum(axis=1) - 1, 0)
@@ -92,23 +131,26 @@ def _chances(s: _Seen, theta: Floats) -> Floats:
 def _fit(seen: Sequence[_Seen], prior: Floats, own: float, steps: int = 25) -> Floats:
     ridge = np.full(len(prior), own)
     ridge[-4:] = _RIDGE[1]
+    width = len(prior)
 
-    def value(theta: Floats) -> float:
-        fit = sum(float((s.target * np.log(np.maximum(_chances(s, theta), 1e-12))).sum()) for s in seen)
-        return fit - 0.5 * float((ridge * (theta - prior) ** 2).sum())
+    def value(theta: Floats) -> tuple[float, list[Floats]]:
+        p = [_chances(s, theta) for s in seen]
+        fit = sum(float((s.target * np.log(np.maximum(q, 1e-12))).sum()) for s, q in zip(seen, p, strict=True))
+        return fit - 0.5 * float((ridge * (theta - prior) ** 2).sum()), p
 
-    theta, now = prior, value(prior)
+    theta, (now, p) = prior, value(prior)
     for _ in range(steps):
         slope, curve = -ridge * (theta - prior), np.diag(ridge)
-        for s in seen:
-            p = _chances(s, theta)
-            mean = np.einsum("nj,njk->nk", p, s.features)
-            slope = slope + np.einsum("nj,njk->k", s.target - s.often[:, None] * p, s.features)
-            spread = np.einsum("nj,njk->njk", p * s.often[:, None], s.features).reshape(-1, len(prior))
-            curve = curve + spread.T @ s.features.reshape(-1, len(prior)) - (s.often[:, None] * mean).T @ mean
+        for s, q in zip(seen, p, strict=True):
+            mean = (q[:, None, :] @ s.features)[:, 0]
+            slope = slope + (s.target - s.often[:, None] * q).reshape(-1) @ s.features.reshape(-1, width)
+            spread = ((q * s.often[:, None])[:, :, None] * s.features).reshape(-1, width)
+            curve = curve + spread.T @ s.features.reshape(-1, width) - (s.often[:, None] * mean).T @ mean
         step = np.linalg.solve(curve, slope)
-        while (then := value(theta + step)) < now and np.abs(step).max() > 1e-6:
+        then, p = value(theta + step)
+        while then < now and np.abs(step).max() > 1e-6:
             step = step / 2
+            then, p = value(theta + step)
         theta = theta + step
         if then - now < 1e-4:
             break

@@ -11,17 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from playcall.calibration import fit_weight
-from playcall.portfolio.belief import Stages, fit_belief
+from playcall.portfolio.belief import Evidence, Stages, fit_belief
 from playcall.portfolio.expect import chances, shrunk, toll
 from playcall.strategies import Ask, Belief, Confident, Gather, Recording, Replay, Strategy, Vote, Weight, vote
-from playcall.strategies.panel import Floats, Ints
+from playcall.strategies.panel import Floats, Ints, Panel
 
 MOST_ARMS = 11
-_STAGE, _STAGES, _CALLS = 4, 3, 4  # most arms of the first stage, most stages, most arms of all
+_CALLS = 4  # most calls of a play
 _THRESHOLDS = 60
 _PRICES = (0.02, 0.1, 0.3, 0.6)  # of the best arm's cost, in quality: from "money hardly counts" to "it does"
 
@@ -100,24 +101,34 @@ def shortlist(recording: Recording, most: int = MOST_ARMS) -> tuple[str, ...]:
 
 
 def plays(arms: Sequence[str]) -> Iterator[Stages]:
-    """Every play of up to four of these arms in the given order, whose first stage may be a group."""
+    """Every play of up to four of these arms in the given order, whose first stage may be a group.
+
+    Plays of four have two stages: with three they do no better on held-out tasks, and cost a fifth of the time.
+    """
     for m in range(1, _CALLS + 1):
         for chosen in combinations(arms, m):
-            for group in range(max(1, m - _STAGES + 1), min(m, _STAGE) + 1):
+            for group in range(1 if m < _CALLS else _CALLS - 1, m + 1):
                 yield (chosen[:group], *((a,) for a in chosen[group:]))
 
 
 def staged(recording: Recording) -> list[Play]:
     """Every play of stages on the shortlist, fitted and replayed on these tasks; single arms alone if nothing tells."""
     best = best_arm(recording)
-    alone = recording[best].quality[:, 0]
     if not recording.answered and not any_scored(recording):
         return [single(a, recording) for a in recording.arms]
     arms = shortlist(recording)
     calibrated = {a: fit_weight(a, recording[a].score.ravel(), recording[a].quality.ravel()) for a in arms}
-    modelled = dict(zip(arms, chances(arms, recording, calibrated).T, strict=True))
-    against = _Against(modelled, alone, modelled[best])
-    tried = [_swept(stages, recording, calibrated, against) for stages in plays(arms)]
+    modelled = chances(arms, recording, calibrated)
+    known = _Known(
+        recording,
+        calibrated,
+        Evidence.of(arms, recording, calibrated),
+        Replay(recording)(vote(*arms).source),
+        np.column_stack([*(recording[a].quality[:, 0] for a in arms), np.zeros(len(recording))]),
+        np.column_stack([modelled, np.zeros(len(recording))]),
+        arms.index(best),
+    )
+    tried = [_swept(stages, known) for stages in plays(arms)]
     unit = 1.5 * recording[best].price[:, 0].mean()
     sizes = [len(t.cost) for t, _ in tried]
     m, r, v = np.concatenate([d for _, d in tried], axis=1)
@@ -139,29 +150,31 @@ def single(arm: str, recording: Recording) -> Fixed:
     return Fixed(Ask(arm), (arm,), quality, quality, cost, latency, ((arm,),))
 
 
-@dataclass(frozen=True)
-class _Against:
-    """The best single arm on each task, graded and modelled, beside what the model says of every arm."""
+class _Known(NamedTuple):
+    """The calls of the shortlist, a column each, and what is worked out of them once for all plays."""
 
-    modelled: Mapping[str, Floats]
-    graded: Floats
-    expected: Floats
+    recording: Recording
+    calibrated: Mapping[str, Weight]
+    evidence: Evidence
+    panel: Panel
+    graded: Floats  # (tasks, arms + 1) the grade of each answer, and 0 for none
+    modelled: Floats  # the same, as the model of all arms expects it
+    single: int  # the column of the best arm
 
 
-def _swept(
-    stages: Stages, recording: Recording, calibrated: Mapping[str, Weight], single: _Against
-) -> tuple[Swept, Floats]:
+def _swept(stages: Stages, known: _Known) -> tuple[Swept, Floats]:
     """The play at its thresholds, and (3, thresholds): its modelled difference, the residual, and its variance."""
-    belief = fit_belief(stages, recording, calibrated)
-    states = _states(stages, belief, recording, single.modelled)
+    belief = fit_belief(stages, known.recording, known.calibrated, known=known.evidence)
+    states = _states(stages, belief, known)
     sure = np.unique(np.concatenate([s[0] for s in states[:-1]])) if len(states) > 1 else np.zeros(2)
     threshold = (sure[1:] + sure[:-1]) / 2 if len(sure) > 1 else sure
     if len(threshold) > _THRESHOLDS:
         threshold = threshold[np.linspace(0, len(threshold) - 1, _THRESHOLDS).astype(int)]
     quality, modelled, cost, latency = _stopped(states, np.round(threshold, 6))
-    gain = modelled.mean(axis=1) - single.expected.mean()
-    residual = (quality - single.graded) - (modelled - single.expected)
-    judged = np.stack([gain, residual.mean(axis=1), residual.var(axis=1) / len(recording)])
+    graded, expected = known.graded[:, known.single], known.modelled[:, known.single]
+    residual = (quality - graded) - (modelled - expected)
+    gain = modelled.mean(axis=1) - expected.mean()
+    judged = np.stack([gain, residual.mean(axis=1), residual.var(axis=1) / len(graded)])
     means = (x.mean(axis=1) for x in (quality, quality, cost, latency))
     return Swept(stages, belief, threshold, *means), judged
 
@@ -169,29 +182,25 @@ def _swept(
 State = tuple[Floats, Floats, Floats, Ints, Ints]
 
 
-def _states(stages: Stages, belief: Belief, recording: Recording, modelled: Mapping[str, Floats]) -> list[State]:
+def _states(stages: Stages, belief: Belief, known: _Known) -> list[State]:
     """After each stage, per task: the best posterior; its answer's grade, recorded and modelled; cost and time."""
-    out = []
-    everything = Replay(recording)(vote(*(a for stage in stages for a in stage)).source)
-    none, rows = np.zeros(len(recording)), np.arange(len(recording))
-    called = list(zip(everything.arm, everything.draw, strict=True))
-    graded = np.column_stack([*(recording[a].quality[:, k] for a, k in called), none])
-    likely = np.column_stack([*(modelled[a] for a, _ in called), none])
-    cost = latency = np.zeros(len(recording), dtype=np.int64)
-    end = 0
+    out, panel, at, rows = list[State](), known.panel, list[int](), np.arange(len(known.graded))
+    cost = latency = np.zeros(len(rows), dtype=np.int64)
     for stage in stages:
-        start, end = end, end + len(stage)
-        cost = cost + everything.price[:, start:end].sum(axis=1)
-        latency = latency + np.max([recording[a].latency[:, 0] for a in stage], axis=0)
+        new = [panel.arm.index(a) for a in stage]
+        at += new
+        cost = cost + panel.price[:, new].sum(axis=1)
+        latency = latency + np.max([known.recording[a].latency[:, 0] for a in stage], axis=0)
         seen = replace(
-            everything,
-            arm=everything.arm[:end],
-            draw=everything.draw[:end],
-            **{k: getattr(everything, k)[:, :end] for k in ("answer", "score", "alive", "issued", "price", "failed")},
+            panel,
+            arm=tuple(panel.arm[i] for i in at),
+            draw=tuple(panel.draw[i] for i in at),
+            **{k: getattr(panel, k)[:, at] for k in ("answer", "score", "alive", "issued", "price", "failed")},
         )
         pick = seen.keep(Vote(belief)).output
         sure = np.where(pick >= 0, belief.posterior(seen).max(axis=1), 0.0)
-        out.append((sure, graded[rows, pick], likely[rows, pick], cost, latency))
+        column = np.append(at, -1)[pick]
+        out.append((sure, known.graded[rows, column], known.modelled[rows, column], cost, latency))
     return out
 
 
