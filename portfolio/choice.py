@@ -102,8 +102,8 @@ def choose(swept: Sequence[Play], recording: Recording, target: Target) -> Choic
     kept, the nearest play is the choice, marked as not feasible.
     """
     single = recording[best_arm(recording)]
-    unit = float(single.price[:, 0].mean())
-    target = target.against(float(single.quality[:, 0].mean()), unit / NANO)
+    unit = float(single.price.mean())
+    target = target.against(float(single.quality.mean()), unit / NANO)
     options = _options(swept)
     if target.timely and recording.timed:
         patient = replace(target, max_latency=None, latency_weight=0.0, max_latency_p95=None)

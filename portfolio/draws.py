@@ -238,6 +238,8 @@ def _grown(calls: _Calls, arms: Sequence[str], price: float, most: int = _DEPTH)
         if len(queue) == 1:  # two answers that differ are a tie, so the second call alone tells nothing
             pairs = [(a, *_further(calls, (*queue, a), open_, fee)) for a in open_]
             second, third, _ = max(((a, b, v - fee[a]) for a, b, v in pairs), key=lambda x: x[2])
+            if not third:
+                break
             queue = (*queue, second, third)
         else:
             queue = (*queue, _further(calls, queue, open_, fee)[0])
@@ -245,8 +247,10 @@ def _grown(calls: _Calls, arms: Sequence[str], price: float, most: int = _DEPTH)
 
 
 def _further(calls: _Calls, queue: Queue, arms: Sequence[str], fee: Mapping[str, float]) -> tuple[str, float]:
-    """The arm to ask next, of those with draws left, and the quality of the vote with it less its fee."""
-    arms = [a for a in arms if queue.count(a) < calls.depth(a)] or [queue[-1]]
+    """The arm to ask next, of those with draws left (else ""), and the quality of the vote with it less its fee."""
+    arms = [a for a in arms if queue.count(a) < calls.depth(a)]
+    if not arms:
+        return "", -inf
     code, quality = _of(calls.code, queue), _of(calls.quality, queue)
     new, good = (
         np.stack([t[a][:, min(queue.count(a), calls.depth(a) - 1)] for a in arms], axis=1)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from playcall.calibration import ConfidenceCalibrator
 from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.files import read_json, write_whole
 from playcall.portfolio.nested import Chooser, Figures, Folding, cross_fit
 from playcall.portfolio.pool import search
 from playcall.portfolio.sweep import best_arm, priced
 from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
-from playcall.strategies.codec import load
+from playcall.strategies.codec import Json, load
+
+Maps = Mapping[str, Mapping[str, Json]]
 
 
 class Infeasible(PlaycallError):
@@ -44,7 +47,7 @@ class Expected(Figures):
 @dataclass(frozen=True)
 class Policy:
     """A strategy and its evidence. `prices` are mean USD a call of each arm it uses; `canonical` is when answers were
-    equal."""
+    equal; `calibration` maps each arm it uses that has confidences to a ConfidenceCalibrator, as its `to_dict` is."""
 
     strategy: Strategy
     figures: Expected
@@ -53,12 +56,14 @@ class Policy:
     data: Mapping[str, str]  # the table's name and its fingerprint
     notes: tuple[str, ...] = ()
     canonical: str = "exact"
+    calibration: Maps = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
         """Write the file whole or not at all."""
         document = {**dump(self.strategy), "kind": "policy", "made_by": f"playcall {version('playcall')}"}
         document |= {"figures": asdict(self.figures), "target": asdict(self.target), "canonical": self.canonical}
         document |= {"prices": dict(self.prices), "data": dict(self.data), "notes": list(self.notes)}
+        document |= {"calibration": dict(self.calibration)}
         write_whole(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
 
     @classmethod
@@ -76,6 +81,9 @@ class Policy:
                 TypeAdapter(dict[str, str]).validate_python(document.get("data", {})),
                 tuple(TypeAdapter(list[str]).validate_python(document.get("notes", []))),
                 TypeAdapter(str).validate_python(document.get("canonical", "exact")),
+                cast(
+                    Maps, TypeAdapter(dict[str, dict[str, JsonValue]]).validate_python(document.get("calibration", {}))
+                ),
             )
         except (ValidationError, Misuse) as error:
             raise Misuse(f"{path} is not a policy that this playcall can read: {error}") from error
@@ -140,8 +148,18 @@ def _fitted(
         )
         used = {a: prices[a] for a in arms_of(choice.strategy)}
         notes = recording.notes if choice.feasible else (*recording.notes, _nearest(target, choice))
-        fitted[name] = Policy(choice.strategy, expected, target, used, data, notes, recording.canonical)
+        calibration = _calibrated(usable.only(used))
+        fitted[name] = Policy(choice.strategy, expected, target, used, data, notes, recording.canonical, calibration)
     return fitted
+
+
+def _calibrated(recording: Recording) -> dict[str, dict[str, Json]]:
+    """By arm that has confidences: the map from them to the probability of being right, as plain JSON."""
+    return {
+        arm: ConfidenceCalibrator().fit(d.score.ravel(), d.quality.ravel()).to_dict()
+        for arm, d in recording.arms.items()
+        if np.isfinite(d.score).any()
+    }
 
 
 def fingerprint(recording: Recording) -> str:

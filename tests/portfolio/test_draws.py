@@ -73,7 +73,7 @@ def test_draws_that_are_right_more_often_than_alike_wrong_are_voted_on_until_one
     """Independent draws that are right at 60 %, of six answers: all ten are seldom needed."""
     recording, new = repeated({"a": 0.6}), repeated({"a": 0.6}, seed=1, tasks=1000)
     plays = [
-        s for s in drawn(recording) if any(isinstance(p, Gather) and isinstance(p.stop, Consistent) for p in walk(s))
+        s for s, _ in drawn(recording) if any(isinstance(p, Gather) and isinstance(p.stop, Consistent) for p in walk(s))
     ]
     all_ten = Gather((Ask("a"),) * 10).keep(draws.Vote())
     enough = figures(all_ten, recording)[0] - 0.01
@@ -94,7 +94,7 @@ def test_draws_that_are_all_alike_are_not_paid_for() -> None:
         )
         for a, d in recording.arms.items()
     }
-    for play in drawn(replace(recording, arms=alike)):
+    for play, _ in drawn(replace(recording, arms=alike)):
         assert len(set(arms_of(play))) > 1, play
     assert drawn(replace(recording.only(["a"]), arms={"a": alike["a"]})) == []
 
@@ -105,7 +105,7 @@ def test_a_strong_arm_is_spared_where_cheap_draws_agree() -> None:
     recording, new = (repeated(arms, cost={"strong": 0.03}, hard=0.25, seed=s, tasks=400) for s in (0, 1))
     least, full = figures(Ask("strong"), new)
     enough = figures(Ask("strong"), recording)[0]
-    able = [s for s in drawn(recording) if figures(s, recording)[0] >= enough]
+    able = [s for s, _ in drawn(recording) if figures(s, recording)[0] >= enough]
     cheapest = min(able, key=lambda s: figures(s, recording)[1])
     quality, cost = figures(cheapest, new)
     assert set(arms_of(cheapest)) == {"cheap", "strong"}
@@ -119,16 +119,16 @@ def test_where_no_arm_was_drawn_twice_there_is_nothing_to_suggest() -> None:
 
 def test_plays_are_few_distinct_repeatable_and_within_what_was_recorded() -> None:
     recording = repeated({"a": 0.5, "b": 0.6, "c": 0.62}, depth=4, scores=True)
-    plays = drawn(recording, seed=3)
+    plays = [play for play, _ in drawn(recording, seed=3)]
     assert 3 < len(plays) == len(set(plays)) <= 48
-    assert plays == drawn(recording, seed=3)
+    assert plays == [play for play, _ in drawn(recording, seed=3)]
     assert all(Replay(recording)(s).accepted.any() for s in plays)
 
 
 def test_without_answers_only_scores_choose() -> None:
     """A table of scores alone: no two answers are known to be alike."""
     recording = replace(repeated({"a": 0.6}, scores=True), texts=())
-    plays = drawn(recording)
+    plays = [play for play, _ in drawn(recording)]
     assert plays
     assert all(isinstance(s, Keep) and str(s.rule) == "the answer with the best score" for s in plays)
 
@@ -165,3 +165,16 @@ def test_one_arms_draws_on_last_letters_are_spared_by_four_fifths(shared: Path) 
     assert every.quality.mean() == pytest.approx(0.816)
     assert o.quality.mean() == pytest.approx(0.816, abs=0.0021)
     assert o.calls.mean() < 7
+
+
+@pytest.mark.parametrize("depths", [(2,), (2, 1), (1, 2, 1), (3, 1)])
+def test_any_depths_of_draws_are_searched(depths: tuple[int, ...]) -> None:
+    recording = repeated({"abc"[i]: 0.5 + 0.1 * i for i in range(len(depths))}, depth=3, tasks=60)
+    columns = ("answer", "score", "failed", "price", "latency", "quality")
+    arms = {
+        arm: replace(d, **{c: getattr(d, c)[:, :depth] for c in columns})
+        for (arm, d), depth in zip(recording.arms.items(), depths, strict=True)
+    }
+    recording = replace(recording, arms=arms)
+    for play, _ in drawn(recording):
+        outcomes(play, recording)
