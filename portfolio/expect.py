@@ -20,7 +20,7 @@ from playcall.strategies import Recording, Replay, Weight, vote
 from playcall.strategies.panel import Floats
 
 _PER_CALL = 0.002  # quality that a further call must bring
-_DOUBT = 0.007  # how far the model is off at the least, as a standard deviation of a play's quality
+_DOUBT = 0.01  # how far the model is off at the least, as a standard deviation of a play's quality
 _RIDGE = 0.02  # inverse strength of the penalty on what stands beside the model of the answers
 _COMMON, _TEXTS = 0.05, 4  # texts that make up this share of all answers have effects of their own, so many at most
 
