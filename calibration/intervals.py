@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import binom, norm, t
 
 from playcall.strategies.panel import Floats
 
@@ -38,3 +40,26 @@ def wilson(mean: float, n: float, *, confidence: float = 0.95) -> tuple[float, f
     half = float(np.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n))))
     low, high = (mean + z2 / (2 * n) - half) / (1 + z2 / n), (mean + z2 / (2 * n) + half) / (1 + z2 / n)
     return max(0.0, low), min(1.0, high)
+
+
+def spread_interval(
+    values: Floats, groups: Sequence[str] = (), *, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """(mean, low, high) of a cost or a time, never below zero: Student's interval, over groups where there are any."""
+    mean, n = float(values.mean()), len(values)
+    _, of = np.unique(np.asarray(groups), return_inverse=True) if len(groups) else (None, np.arange(n))
+    off = np.bincount(of, weights=values - mean)
+    if len(off) < 2:
+        return mean, 0.0, float("inf")
+    half = float(t.ppf(0.5 + confidence / 2, len(off) - 1) * np.sqrt((off**2).sum() * len(off) / (len(off) - 1)) / n)
+    return mean, max(0.0, mean - half), mean + half
+
+
+def quantile_interval(values: Floats, share: float, *, confidence: float = 0.95) -> tuple[float, float, float]:
+    """(quantile, low, high) of independent values; the ends are values themselves, by binomial ranks (Conover 1971).
+
+    Where there are too few values for an upper end, it is the greatest of them, which promises less.
+    """
+    ordered, n = np.sort(values), len(values)
+    low, high = (int(binom.ppf(tail, n, share)) for tail in ((1 - confidence) / 2, (1 + confidence) / 2))
+    return float(np.quantile(values, share)), float(ordered[max(low - 1, 0)]), float(ordered[min(high, n - 1)])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from playcall.calibration import mean_interval
+from playcall.calibration.clusters import grouped_interval
+from playcall.calibration.intervals import quantile_interval, spread_interval
 from playcall.portfolio.pool import search
 from playcall.portfolio.sweep import Play
 from playcall.strategies import NANO, Misuse, Outcomes, Recording, Strategy, outcomes
@@ -49,6 +51,12 @@ class Figures:
     difference: float
     difference_low: float
     difference_high: float
+    cost_low: float | None = None
+    cost_high: float | None = None
+    latency_low: float | None = None
+    latency_high: float | None = None
+    latency_p95_low: float | None = None
+    latency_p95_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,20 +70,36 @@ class HeldOut:
 
     def figures(self, recording: Recording, alone: Floats) -> Figures:
         """The figures, beside the (tasks,) qualities of the best single arm; the difference is paired by task."""
-        quality, low, high = mean_interval(self.quality)
-        difference, worse, better = mean_interval(self.quality - alone, bounds=(-1, 1))
-        return Figures(
+        quality, low, high = sure(self.quality, recording.groups)
+        difference, worse, better = sure(self.quality - alone, recording.groups, bounds=(-1, 1))
+        figures = Figures(
             quality=quality,
             quality_low=low,
             quality_high=high,
-            cost_per_task=float(self.cost.mean()) / NANO if recording.priced else None,
-            latency_mean=float(self.latency.mean()) / 1e6 if recording.timed else None,
-            latency_p95=float(np.quantile(self.latency, 0.95)) / 1e6 if recording.timed else None,
+            cost_per_task=None,
+            latency_mean=None,
+            latency_p95=None,
             calls=float(self.calls.mean()),
             difference=difference,
             difference_low=worse,
             difference_high=better,
         )
+        if recording.priced:
+            cost, low, high = spread_interval(self.cost / NANO, recording.groups)
+            figures = replace(figures, cost_per_task=cost, cost_low=low, cost_high=high)
+        if recording.timed:
+            mean, low, high = spread_interval(self.latency / 1e6, recording.groups)
+            figures = replace(figures, latency_mean=mean, latency_low=low, latency_high=high)
+            tail, low, high = quantile_interval(self.latency / 1e6, 0.95)
+            figures = replace(figures, latency_p95=tail, latency_p95_low=low, latency_p95_high=high)
+        return figures
+
+
+def sure(values: Floats, groups: Sequence[str], bounds: tuple[float, float] = (0.0, 1.0)) -> tuple[float, float, float]:
+    """(mean, low, high) of (tasks,) values, whose groups, if any, are what is independent."""
+    if groups:
+        return grouped_interval(values, groups, bounds=bounds)
+    return mean_interval(values, bounds=bounds)
 
 
 def cross_fit(

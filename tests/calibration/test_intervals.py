@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from playcall.calibration import mean_interval
+from playcall.calibration.intervals import quantile_interval, spread_interval
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (7, 10), (10, 10), (3, 400), (399, 400)])
@@ -37,3 +38,23 @@ def test_a_strategy_compared_with_itself_differs_by_nothing() -> None:
 def test_one_changed_item_is_no_certainty() -> None:
     _, low, high = mean_interval(np.eye(1, 50)[0], bounds=(-1, 1))
     assert low < 0 < high
+
+
+def test_a_cost_is_known_to_two_standard_errors_and_never_below_zero() -> None:
+    mean, low, high = spread_interval(np.array([1.0, 2.0, 3.0, 4.0]))
+    half = 3.1824 * np.std([1, 2, 3, 4], ddof=1) / 2  # Student's quantile at 3 degrees of freedom
+    assert (mean, low, high) == pytest.approx((2.5, max(0, 2.5 - half), 2.5 + half), abs=1e-3)
+    assert spread_interval(np.array([0.0, 0.0, 9.0]))[1] == 0
+
+
+def test_alike_costs_of_a_group_count_once() -> None:
+    once = spread_interval(np.array([1.0, 2.0, 4.0]))
+    thrice = spread_interval(np.repeat([1.0, 2.0, 4.0], 5), np.repeat(list("abc"), 5).tolist())
+    assert thrice == pytest.approx(once)
+
+
+def test_the_interval_of_a_quantile_holds_it_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    truth = -np.log(0.05)
+    ends = [quantile_interval(rng.exponential(1, 200), 0.95)[1:] for _ in range(1000)]
+    assert 0.93 <= np.mean([low <= truth <= high for low, high in ends]) <= 0.98
