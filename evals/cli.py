@@ -18,12 +18,18 @@ import typer
 from playcall import portfolio
 from playcall.evals import comparison as comparing
 from playcall.evals import show as shown
+from playcall.evals import study_show
+from playcall.evals.diagrams import calibrations
+from playcall.evals.fitting import Fitted, fitted
 from playcall.evals.ledger_cli import ledger_app
+from playcall.evals.page import Beside
 from playcall.evals.page import report as page
 from playcall.evals.record_cli import record
 from playcall.evals.run_cli import run
 from playcall.evals.table import Options, read_table, read_tables
 from playcall.portfolio import Folding
+from playcall.portfolio.guarantee import BEST
+from playcall.portfolio.studies import study
 from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
@@ -33,6 +39,9 @@ app.command()(run)
 Tables = dict[str, Recording]
 
 PolicyFile = Annotated[Path, typer.Argument(help="A policy that `playcall fit` wrote, or a strategy file.")]
+Labels = Annotated[
+    str | None, typer.Option(help="50,100,300: also what so many labels would have chosen, and how it would have done.")
+]
 Yours = Annotated[list[str] | None, typer.Option(help="Your play: file.json or plays.py:name; repeatable.")]
 
 
@@ -67,12 +76,16 @@ def read(
         Literal["apart", "together"],
         typer.Option(help="together: price draws of an arm side by side as one request, which pays its prompt once."),
     ] = "apart",
+    group: Annotated[
+        str | None, typer.Option(help="A column of items that are alike, such as a document: held out together.")
+    ] = None,
 ) -> Tables:
     """The tables of a file by the value of `by`, or one under the empty name."""
     if bad := [option for option in [*(columns or []), *(where or [])] if "=" not in option]:
         raise Misuse(f"{bad[0]!r}: write name=value.")
     pairs = dict(option.split("=", 1) for option in columns or [])
     options = Options(columns=pairs, canonical=canonical, missing=missing, verifier=verifier, samples=samples)
+    options["group"] = group
     if by is None:
         return {"": read_table(file, where=where or [], **options)}
     return read_tables(file, by=by, where=where or [], **options)
@@ -143,9 +156,11 @@ def report(
     folding: Folding,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     strategy: Yours = None,
+    labels: Labels = None,
 ) -> None:
-    """Compare, as one self-contained HTML page with charts."""
-    portfolio.write_whole(output, page(_compared(tables, strategy, folding)))
+    """Compare and fit, as one self-contained HTML page with charts."""
+    counts, done = _counts(labels), _compared(tables, strategy, folding)
+    portfolio.write_whole(output, page(done, [_beside(r, counts, folding) for r in tables.values()]))
     shown.out.print(f"Written to {output}.", markup=False)
 
 
@@ -161,18 +176,58 @@ def fit(
     weights: Annotated[
         str | None, typer.Option(help="cost=..,latency=..: the quality that one USD, one second a task is worth.")
     ] = None,
+    max_share: Annotated[float | None, typer.Option(help="Of the best single arm's cost, on average.")] = None,
+    max_drop: Annotated[float | None, typer.Option(help="Quality that may be lost to the best single arm.")] = None,
+    max_latency_p95: Annotated[float | None, typer.Option(help="Seconds for 95% of the tasks.")] = None,
+    labels: Labels = None,
+    guarantee: Annotated[
+        float | None, typer.Option(help="0.02: prove on tasks held back that the play loses at most so much quality.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Chance that what is proved is false.")] = 0.1,
+    reference: Annotated[str, typer.Option(help="The arm that the guarantee is against; best is the best one.")] = BEST,
+    json_: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
 ) -> None:
-    """Learn a policy. Without a target: the best quality at no more than the best single arm's cost."""
+    """Learn a policy and say what to expect. Without a target: the best quality at the best single arm's cost."""
     given = _weights(weights or "")
-    target = portfolio.Target(max_cost, max_latency, min_quality, given.get("cost", 0.0), given.get("latency", 0.0))
+    target = portfolio.Target(
+        max_cost=max_cost,
+        max_latency=max_latency,
+        min_quality=min_quality,
+        cost_weight=given.get("cost", 0.0),
+        latency_weight=given.get("latency", 0.0),
+        max_share=max_share,
+        max_drop=max_drop,
+        max_latency_p95=max_latency_p95,
+    )
+    counts, done = _counts(labels), list[Fitted]()
     for value, recording in tables.items():
         with shown.bar("searching") as tell:
             told: Folding = {**folding, "progress": tell}
-            policy = portfolio.fit(recording, target, **told)
+            made = fitted(
+                recording, target, labels=counts, guarantee=guarantee, delta=delta, reference=reference, **told
+            )
         path = output.with_name(f"{output.stem}-{value}{output.suffix}") if value else output
-        policy.save(path)
-        shown.policy(policy)
-        shown.out.print(f"Written to {path}.", markup=False)
+        made.policy.save(path)
+        done.append(made)
+        if not json_:
+            study_show.show(made)
+            shown.out.print(f"Written to {path}.", markup=False)
+    if json_:
+        documents = [f.to_dict() for f in done]
+        print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2, allow_nan=False))
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in (text or "").split(",") if part.strip())
+    except ValueError:
+        raise Misuse(f"--labels {text!r}: write whole numbers, such as 50,100,300.") from None
+
+
+def _beside(recording: Recording, labels: tuple[int, ...], folding: Folding) -> Beside:
+    with shown.bar("searching") as tell:
+        told: Folding = {**folding, "progress": tell}
+        return Beside(study(recording, labels=labels, **told), calibrations(recording))
 
 
 def _weights(text: str) -> dict[str, float]:
@@ -218,14 +273,14 @@ def demo(
     half = float(crux[done[0].single_arm].price.mean()) / NANO / 2
     shown.out.print(f"\nA policy for the first table at no more than half the cost, --max-cost {half:.6f}:")
     with shown.bar("searching") as tell:
-        policy = portfolio.fit(crux, portfolio.Target(max_cost=half), progress=tell)
-    shown.policy(policy)
+        made = fitted(crux, portfolio.Target(max_cost=half), progress=tell)
+    study_show.show(made)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PlaycallError(f"{output} cannot be made: {error.strerror}. Name another folder by -o.") from error
-    policy.save(output / "policy.json")
-    portfolio.write_whole(output / "report.html", page(done))
+    made.policy.save(output / "policy.json")
+    portfolio.write_whole(output / "report.html", page(done, [Beside(made.study)]))
     shown.out.print(
         f"Written: {output}/policy.json, {output}/report.html. Your own table: playcall fit FILE", markup=False
     )

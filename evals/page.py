@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from playcall.evals.comparison import Comparison
 from playcall.evals.diagrams import ALIKE, Calibration, clusters
 from playcall.evals.study_show import facts
-from playcall.portfolio.study import Study
+from playcall.portfolio.studies import Study
 from playcall.strategies import Misuse
 
 _MAPPED, _CALIBRATED = 40, 12  # the best so many arms are drawn

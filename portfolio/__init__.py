@@ -3,30 +3,48 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and serving needs none of it
+    from playcall.portfolio.arms import Finding, diagnose
     from playcall.portfolio.choice import Choice, Target, choose
+    from playcall.portfolio.coverage import Checked, CoveragePortfolio, checked_plays
+    from playcall.portfolio.curve import CurvePoint, learning_curve
+    from playcall.portfolio.draws import drawn
     from playcall.portfolio.families import standard
     from playcall.portfolio.files import write_whole
+    from playcall.portfolio.guarantee import Guarantee, certify
+    from playcall.portfolio.joint import JointFailure
+    from playcall.portfolio.learner import PortfolioLearner
     from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, Progress, cross_fit
     from playcall.portfolio.policy import Expected, Infeasible, Policy, fit, fit_points
     from playcall.portfolio.pool import search
     from playcall.portfolio.serve import Served, load
+    from playcall.portfolio.studies import Study, study
     from playcall.portfolio.sweep import Fixed, Play, Swept, best_arm, plays, priced, shortlist
+    from playcall.portfolio.voting import VotePortfolio
 
 # fmt: off
 __all__ = [
-    "Choice", "Chooser", "Expected", "Figures", "Fixed", "Folding", "HeldOut", "Infeasible", "Play", "Policy",
-    "Progress", "Served", "Swept", "Target", "best_arm", "choose", "cross_fit", "fit", "fit_points", "load", "plays",
-    "priced", "search", "shortlist", "standard", "write_whole",
+    "Checked", "Choice", "Chooser", "CoveragePortfolio", "CurvePoint", "Expected", "Figures", "Finding", "Fixed",
+    "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Play", "Policy", "PortfolioLearner", "Progress",
+    "Served", "Study", "Swept", "Target", "VotePortfolio", "best_arm", "certify", "checked_plays", "choose",
+    "cross_fit", "diagnose", "drawn", "fit", "fit_points", "learning_curve", "load", "plays", "priced", "search",
+    "shortlist", "standard", "study", "write_whole",
 ]
+_PLACES = {
+    "serve": ("load", "Served"), "files": ("write_whole",), "arms": ("Finding", "diagnose"),
+    "coverage": ("Checked", "CoveragePortfolio", "checked_plays"), "curve": ("CurvePoint", "learning_curve"),
+    "draws": ("drawn",), "families": ("standard",), "guarantee": ("Guarantee", "certify"), "joint": ("JointFailure",),
+    "learner": ("PortfolioLearner",), "nested": ("Chooser", "Figures", "Folding", "HeldOut", "Progress", "cross_fit"),
+    "policy": ("Expected", "Infeasible", "Policy", "fit", "fit_points"), "pool": ("search",),
+    "choice": ("Choice", "Target", "choose"), "studies": ("Study", "study"), "voting": ("VotePortfolio",),
+    "sweep": ("Fixed", "Play", "Swept", "best_arm", "plays", "priced", "shortlist"),
+}
 # fmt: on
-_LIGHT = {"load": "serve", "Served": "serve", "write_whole": "files"}
+_PLACE = {name: place for place, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    places = [_LIGHT[name]] if name in _LIGHT else ["choice", "families", "nested", "policy", "pool", "sweep"]
-    for module in places if name in __all__ else ():
-        if hasattr(found := import_module(f"playcall.portfolio.{module}"), name):
-            return getattr(found, name)
-    raise AttributeError(f"module 'playcall.portfolio' has no attribute {name!r}")
+    if name not in _PLACE:
+        raise AttributeError(f"module 'playcall.portfolio' has no attribute {name!r}")
+    return getattr(import_module(f"playcall.portfolio.{_PLACE[name]}"), name)

@@ -12,12 +12,12 @@ from scipy.stats import norm
 
 from playcall.portfolio.choice import Target
 from playcall.portfolio.nested import Progress, unseen
-from playcall.portfolio.policy import _usable
+from playcall.portfolio.policy import usable_for
 from playcall.portfolio.pool import search
 from playcall.portfolio.simplest import Fallback, settle
 from playcall.portfolio.sweep import best_arm
 from playcall.strategies import NANO, Explain, Misuse, Outcomes, Recording, Strategy, arms_of, outcomes
-from playcall.strategies.panel import Floats, Ints, Mask
+from playcall.strategies.panel import Floats, Mask
 
 _CONFIDENCE = 0.95
 _FEWEST = 10  # labels
@@ -60,8 +60,10 @@ def learning_curve(
     """
     target = target or Target()
     if runs < 2 or any(n < _FEWEST for n in labels):
-        raise Misuse(f"learning_curve(labels={tuple(labels)}, runs={runs}): give {_FEWEST} or more labels, 2 or more runs.")
-    usable = _usable(recording, target)
+        raise Misuse(
+            f"learning_curve(labels={tuple(labels)}, runs={runs}): give {_FEWEST} or more labels, 2 or more runs."
+        )
+    usable = usable_for(recording, target)
     sizes = sorted({int(n) for n in labels if n < len(usable)})
     rng = np.random.default_rng(seed)
     jobs = [(n, train) for n in sizes for train in subsets(usable, n, runs, rng) if not train.all()]
@@ -105,7 +107,8 @@ def spread(values: Floats, graded: Mask, groups: Sequence[str] = ()) -> tuple[fl
     by_run = held.sum(axis=1) / graded.sum(axis=1)
     seen = graded.any(axis=0)
     by_task = held.sum(axis=0)[seen] / graded.sum(axis=0)[seen]
-    cluster = np.unique(np.asarray(groups)[seen], return_inverse=True)[1].reshape(-1) if groups else np.arange(seen.sum())
+    told = np.asarray(groups)[seen] if len(groups) else np.arange(len(by_task))
+    cluster = np.unique(told, return_inverse=True)[1].reshape(-1)
     totals = np.bincount(cluster, weights=by_task - by_task.mean())
     few = len(totals) / max(len(totals) - 1, 1)
     tasks = few * float((totals**2).sum()) / len(by_task) ** 2

@@ -16,7 +16,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from playcall.calibration import ConfidenceCalibrator
 from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.files import read_json, write_whole
-from playcall.portfolio.nested import Chooser, Figures, Folding, cross_fit
+from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, cross_fit
 from playcall.portfolio.pool import search
 from playcall.portfolio.sweep import best_arm, priced
 from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
@@ -96,11 +96,11 @@ def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Fo
     or where time matters without latencies, are left out. Raises Infeasible where nothing keeps the target.
     """
     target = target or Target()
-    usable = _usable(recording, target)
+    usable = usable_for(recording, target)
     swept = search(usable)
     choice = choose(swept, usable, target)
     if not choice.feasible:
-        raise Infeasible(_nearest(target, choice), choice)
+        raise Infeasible(nearest_words(target, choice), choice)
     return _fitted(recording, usable, {"policy": (target, choice)}, folding)["policy"]
 
 
@@ -109,12 +109,13 @@ def fit_points(recording: Recording, targets: Mapping[str, Target], **folding: U
 
     Where nothing keeps a target, its policy is the play that comes nearest, and its notes say so.
     """
-    usable = _usable(recording, *targets.values())
+    usable = usable_for(recording, *targets.values())
     swept = search(usable)
     return _fitted(recording, usable, {n: (t, choose(swept, usable, t)) for n, t in targets.items()}, folding)
 
 
-def _usable(recording: Recording, *targets: Target) -> Recording:
+def usable_for(recording: Recording, *targets: Target) -> Recording:
+    """Only the arms that have what the targets limit; Misuse where none has."""
     usable = priced(recording)
     if not usable.priced and any(t.costly for t in targets):
         raise Misuse(f"{recording.name} has no costs, so a limit or weight on them means nothing; add a cost column.")
@@ -132,28 +133,30 @@ def _fitted(
         return lambda swept, known: choose(swept, known, target).strategy
 
     held = cross_fit(usable, {name: chooser(target) for name, (target, _) in chosen.items()}, **folding)
+    return {name: policy_of(recording, usable, *chosen[name], held[name]) for name in chosen}
+
+
+def policy_of(recording: Recording, usable: Recording, target: Target, choice: Choice, held: HeldOut) -> Policy:
+    """The policy of a choice among the `usable` arms of a recording, with what came of choosing so on held-out tasks."""
     prices = {a: float(d.price.mean()) / NANO if d.priced else None for a, d in usable.arms.items()}
     single = best_arm(usable)
     alone = usable[single].quality[:, 0]
+    expected = Expected(
+        **vars(held.figures(usable, alone)),
+        single_arm=single,
+        single_quality=float(alone.mean()),
+        single_cost=prices[single],
+        apparent_quality=choice.quality,
+        tasks=len(usable),
+    )
     data = {"table": recording.name, "fingerprint": fingerprint(recording)}
-    fitted = {}
-    for name, (target, choice) in chosen.items():
-        expected = Expected(
-            **vars(held[name].figures(usable, alone)),
-            single_arm=single,
-            single_quality=float(alone.mean()),
-            single_cost=prices[single],
-            apparent_quality=choice.quality,
-            tasks=len(usable),
-        )
-        used = {a: prices[a] for a in arms_of(choice.strategy)}
-        notes = recording.notes if choice.feasible else (*recording.notes, _nearest(target, choice))
-        calibration = _calibrated(usable.only(used))
-        fitted[name] = Policy(choice.strategy, expected, target, used, data, notes, recording.canonical, calibration)
-    return fitted
+    used = {a: prices[a] for a in arms_of(choice.strategy)}
+    notes = recording.notes if choice.feasible else (*recording.notes, nearest_words(target, choice))
+    calibration = calibration_of(usable.only(used))
+    return Policy(choice.strategy, expected, target, used, data, notes, recording.canonical, calibration)
 
 
-def _calibrated(recording: Recording) -> dict[str, dict[str, Json]]:
+def calibration_of(recording: Recording) -> dict[str, dict[str, Json]]:
     """By arm that has confidences: the map from them to the probability of being right, as plain JSON."""
     return {
         arm: ConfidenceCalibrator().fit(d.score.ravel(), d.quality.ravel()).to_dict()
@@ -171,7 +174,8 @@ def fingerprint(recording: Recording) -> str:
     return digest.hexdigest()
 
 
-def _nearest(target: Target, choice: Choice) -> str:
+def nearest_words(target: Target, choice: Choice) -> str:
+    """What misses a target least."""
     asked = ", ".join(f"{k} {v:g}" for k, v in asdict(target).items() if v)
     return (
         f"no play keeps the target ({asked}). The nearest one has quality {choice.quality:.4f}, costs "

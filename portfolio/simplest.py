@@ -49,7 +49,7 @@ def expectation(strategy: Strategy, swept: Sequence[Play], recording: Recording)
     `swept` is the search on this recording, in which it may have been put at other thresholds or gaps.
     """
     graded = float(outcomes(strategy, recording).quality.mean())
-    if found := _found(strategy, swept):
+    if found := located(strategy, swept):
         play, at = found
         return graded + float(play.expected[at] - play.quality[at])
     return graded
@@ -60,7 +60,8 @@ def standard_error(values: Floats) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else inf
 
 
-def _found(strategy: Strategy, swept: Sequence[Play]) -> tuple[Play, int] | None:
+def located(strategy: Strategy, swept: Sequence[Play]) -> tuple[Play, int] | None:
+    """Which play of a search it is, and at which threshold."""
     inside = strategy.source if isinstance(strategy, Keep) else strategy
     gap, arms = inside.gap if isinstance(inside, Gather) else inf, set(arms_of(strategy))
     alike = [s for s in swept if set(s.arms) == arms]
@@ -69,7 +70,7 @@ def _found(strategy: Strategy, swept: Sequence[Play]) -> tuple[Play, int] | None
 
 def _calls(strategy: Strategy, swept: Sequence[Play]) -> int:
     """How many calls the play may make, as its search counts them."""
-    found = _found(strategy, swept)
+    found = located(strategy, swept)
     return len(found[0].arms) if found else len(arms_of(strategy))
 
 
@@ -79,6 +80,6 @@ def _worth(strategy: Strategy, swept: Sequence[Play], recording: Recording, targ
     quality = o.quality + expectation(strategy, swept, recording) - o.quality.mean()
     weighed = target.cost_weight > 0 or target.latency_weight > 0
     if not weighed and (target.min_quality is not None or target.max_drop is not None):
-        unit = float(recording[best_arm(recording)].price[:, 0].mean())
+        unit = float(recording[best_arm(recording)].price.mean())
         return quality * 1e-3 - o.cost / max(unit, 1.0)
     return quality - target.cost_weight * o.cost / NANO - target.latency_weight * o.latency / 1e6

@@ -7,12 +7,17 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from playcall.evals import read_table
 from playcall.evals.cli import main
+from playcall.evals.fitting import fitted
+from playcall.portfolio import Target
 from playcall.strategies import Ask
 
 DATA = Path(str(files("playcall.evals") / "data"))
@@ -67,21 +72,58 @@ def test_compare_prints_a_table_and_its_figures_as_json_and_csv(run) -> None:  #
 def test_fit_show_and_explain_a_policy(run) -> None:  # type: ignore[no-untyped-def]
     status, out, _ = run("fit", *PRIME, "--max-cost", "0.013", "-o", "p.json")
     assert (status, Path("p.json").exists()) == (0, True)
-    assert "Play:" in out
-    status, out, _ = run("show", "p.json", "--json")
-    figures = json.loads(out)
+    assert out.startswith("Play ")
+    assert max(map(len, out.splitlines())) <= 132
+    status, shown, _ = run("show", "p.json", "--json")
+    figures = json.loads(shown)
     assert set(KEYS) <= set(figures)
     assert figures["cost_per_task"] <= 0.0135
-    assert run("show", "p.json")[0] == 0
+    quality = f"{100 * figures['quality']:.1f} [{100 * figures['quality_low']:.1f}"
+    assert quality in out
+    assert quality in run("show", "p.json")[1]
     status, out, _ = run("explain", "p.json")
     assert (status, out.startswith(("one after", "at the same", "ask"))) == (0, True)
     status, out, _ = run("compare", *PRIME, "--strategy", "p.json", "--json")
     assert "p" in {r["strategy"] for r in json.loads(out)["rows"]}
 
 
-def test_by_makes_a_policy_per_task(run) -> None:  # type: ignore[no-untyped-def]
-    assert run("fit", DRIFT, "--by", "dataset", "--folds", "2", "-o", "p.json")[0] == 0
+def test_fit_as_json_with_labels_a_share_and_a_guarantee(run) -> None:  # type: ignore[no-untyped-def]
+    given = ["--max-share", "0.9", "--labels", "30", "--guarantee", "-0.05", "--delta", "0.2", "--folds", "2"]
+    status, out, _ = run("fit", *PRIME, *given, "--reference", "gpt-4-0314", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert document["policy"]["target"]["max_share"] == 0.9
+    assert [point["labels"] for point in document["curve"]] == [30]
+    proof = document["guarantee"]
+    assert (proof["certified"], proof["reference"], proof["delta"]) == (False, "gpt-4-0314", 0.2)
+    assert "Nothing is certified" in proof["words"]
+    saved = json.loads(Path("policy.json").read_text())
+    assert saved["figures"] == document["policy"]["figures"]
+    assert saved["calibration"] == {}  # no confidences in this table
+
+
+def test_by_makes_a_policy_per_task_and_a_list_of_json(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = run("fit", DRIFT, "--by", "dataset", "--folds", "2", "-o", "p.json", "--json")
+    assert (status, len(json.loads(out))) == (0, 2)
     assert {p.name for p in Path().iterdir()} == {"p-llmdrift_prime.json", "p-llmdrift_happy.json"}
+
+
+def test_tasks_of_a_group_are_held_out_together(run) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(0)
+    right = {(d, arm): rng.integers(0, 2) for d in range(8) for arm in "ab"}
+    rows = [("item", "arm", "score", "cost_usd", "document")]
+    rows += [(f"{d}.{i}", arm, value, 1, f"d{d}") for (d, arm), value in right.items() for i in range(5)]
+    Path("t.csv").write_text("\n".join(",".join(map(str, r)) for r in rows))
+    figures = []
+    for group in ([], ["--group", "document"]):
+        status, out, _ = run("fit", "t.csv", *group, "--folds", "8", "--json")
+        assert status == 0
+        figures.append(json.loads(out)["policy"]["figures"])
+    told = fitted(read_table("t.csv", group="document"), Target(), folds=8).policy.figures
+    assert figures[1] == asdict(told)
+    assert figures[0] != figures[1]
+    status, _, err = run("fit", "t.csv", "--group", "chapter")
+    assert (status, "chapter" in err) == (2, True)
 
 
 def test_an_infeasible_target_exits_with_3_and_names_the_nearest_point(run) -> None:  # type: ignore[no-untyped-def]
@@ -104,6 +146,9 @@ def test_an_infeasible_target_exits_with_3_and_names_the_nearest_point(run) -> N
         (["compare", *PRIME, *2 * ["--strategy", f"{__file__}:TWICE"]], "same name"),
         (["fit", *PRIME, "--weights", "speed=1"], "speed"),
         (["fit", *PRIME, "--max-cost", "-1"], "zero or more"),
+        (["fit", *PRIME, "--max-cost", "1", "--max-share", "1"], "not both"),
+        (["fit", *PRIME, "--labels", "50;100"], "50,100,300"),
+        (["report", *PRIME, "--labels", "many"], "50,100,300"),
         (["fit", *PRIME, "-o", "nowhere/p.json"], "cannot be written"),
         (["show", "nowhere.json"], "nowhere.json"),
         (["explain", "nowhere.json"], "nowhere.json"),
@@ -115,9 +160,14 @@ def test_a_refusal_exits_with_2_and_says_what_to_do(run, arguments: list[str], s
     assert said in err
 
 
-def test_report_is_one_page(run) -> None:  # type: ignore[no-untyped-def]
-    assert run("report", *PRIME, "-o", "r.html")[0] == 0
-    assert "llmdrift" in Path("r.html").read_text(encoding="utf-8")
+def test_report_is_one_page_with_the_frontier_and_the_learning_curve(run) -> None:  # type: ignore[no-untyped-def]
+    assert run("report", *PRIME, "--folds", "2", "--labels", "30", "-o", "r.html")[0] == 0
+    page = Path("r.html").read_text(encoding="utf-8")
+    (data,) = json.loads(page.split("application/json>")[1].split("</script>")[0])
+    assert "llmdrift" in data["name"]
+    assert data["study"]["frontier"]
+    assert [point["labels"] for point in data["study"]["curve"]] == [30]
+    assert data["calibrations"] == []  # no confidences in this table
 
 
 def test_the_command_works_as_a_module_and_prints_only_json_to_standard_output(tmp_path: Path) -> None:

@@ -16,9 +16,14 @@ from typing import Any
 import pytest
 from plotly.offline import get_plotlyjs
 
+from playcall.calibration import Reliability
 from playcall.evals.comparison import Comparison, Row
-from playcall.evals.page import report
-from playcall.strategies import Misuse
+from playcall.evals.diagrams import Calibration
+from playcall.evals.page import Beside, report
+from playcall.evals.study_show import facts
+from playcall.portfolio import Expected, Figures, Policy, Target
+from playcall.portfolio.studies import Baseline, CurvePoint, Earned, Point, Redundant, Study
+from playcall.strategies import Ask, Misuse
 
 HOSTILE = (
     "<script>window.ran = 1</script>",
@@ -72,6 +77,64 @@ def hostile(name: str = HOSTILE[1]) -> Comparison:
     rows = [*family, row("mine " + HOSTILE[0], "yours", 0.66, 7.0), first, *others]
     rows += [row("free " * 30, "arm", 0.95, None), row("oracle", "bound", 0.9, 1.0)]
     return comparison(rows, name, [CHECKER, f"no costs recorded: {HOSTILE[0]}."])
+
+
+def figures(quality: float, cost: float | None) -> Figures:
+    same = {k: getattr(row("x", "arm", quality, None), k) for k in ("quality", "quality_low", "quality_high", "calls")}
+    same |= {
+        "quality_low": quality - 0.03,
+        "difference": quality - 0.7,
+        "difference_low": quality - 0.72,
+        "difference_high": quality - 0.68,
+    }
+    return Figures(**same, cost_per_task=cost, latency_mean=None, latency_p95=None)
+
+
+def studied(*, cost: float | None = 0.01, curve: bool = True) -> Study:
+    """Every text hostile; three points of the frontier, two baselines of which one is far below."""
+    h, arm = HOSTILE, HOSTILE[0]
+    expected = Expected(
+        **vars(figures(0.71, cost)),
+        single_arm=h[2],
+        single_quality=0.7,
+        single_cost=cost,
+        apparent_quality=0.74,
+        tasks=1234,
+    )
+    found = {"words": h[2], "strategy": Ask(arm), "held_out": 0.69}
+    points = [
+        Point(name=h[i], max_share=s, apparent=q + 0.03, figures=figures(q, cost and cost * s), **found)
+        for i, (s, q) in enumerate([(0.5, 0.68), (1.0, 0.71), (4.0, 0.72)])
+    ]
+    simple = [Baseline(name=h[i], words=h[3], figures=figures(q, cost)) for i, q in enumerate([0.7, 0.2])]
+    grown = [
+        CurvePoint(labels=n, runs=10, words=h[1], cost_per_task=cost, **_interval(0.6 + n / 1000)) for n in (50, 100)
+    ]
+    return Study(
+        policy=Policy(Ask(arm), expected, Target(), {arm: cost}, {}, h),
+        frontier=tuple(points),
+        baselines=tuple(simple),
+        strongest=simple[0],
+        ceiling=0.9,
+        ceiling_low=0.88,
+        ceiling_high=0.92,
+        earned=(Earned(arm=arm, gain=0.01, cost=cost, words=h[1]),),
+        redundant=(Redundant(arm=h[1], alike=(arm,), words=h[1]),),
+        findings=h,
+        changes=h,
+        curve=tuple(grown) if curve else (),
+        optimism=0.03,
+    )
+
+
+def _interval(quality: float) -> dict[str, float]:
+    kept = vars(figures(quality, None))
+    return {k: kept[k] for k in kept if k.startswith(("quality", "difference"))}
+
+
+def believed(arm: str) -> Calibration:
+    diagram = Reliability((0.2, 0.6, 0.9), (0.25, 0.5, 0.95), (0.1, 0.3, 0.8), (0.4, 0.7, 1.0), (20, 20, 20))
+    return Calibration(arm, 60, diagram, (0.11, 0.1, 0.12), (0.31, 0.3, 0.32))
 
 
 class Browser:
@@ -206,9 +269,9 @@ def test_arms_that_fail_together_stand_together() -> None:
     names = [f"{family}{i}" for i in range(3) for family in "abcd"]
     page = report([comparison([row(n, "arm", 0.5 + i / 100, 1.0) for i, n in enumerate(names)])])
     data = json.loads(page.split("application/json>")[1].split("</script>")[0])
-    families = "".join(name[0] for name in data[0]["arms"])
-    assert sorted(data[0]["arms"]) == sorted(names)
-    assert len(re.findall(r"(.)\1\1", families)) == 4
+    groups = data[0]["clusters"]
+    assert sorted(name for group in groups for name in group) == sorted(names)
+    assert sorted("".join(sorted(name[0] for name in group)) for group in groups) == ["aaa", "bbb", "ccc", "ddd"]
 
 
 def test_every_strategy_is_drawn_and_nothing_of_a_name_runs(browser: Browser) -> None:
@@ -241,6 +304,103 @@ def test_every_strategy_is_drawn_and_nothing_of_a_name_runs(browser: Browser) ->
         assert browser.js(made) == ["SCRIPT"] * 3 + ["BUTTON"] * 9
         assert browser.js("window.ran") is None
         assert browser.problems() == []
+
+
+def charts(browser: Browser) -> dict[str, Any]:
+    """Title -> the data of its chart."""
+    shown = (
+        "[...document.querySelectorAll('figure')].map(f => [f.firstChild.textContent, f.querySelector('.chart').data])"
+    )
+    return dict(browser.js(shown))
+
+
+def test_a_study_and_the_confidences_are_drawn_and_nothing_of_their_texts_runs(browser: Browser) -> None:
+    c, s = hostile(), studied()
+    whole = report([c], [Beside(s, tuple(believed(a) for a in HOSTILE))])
+    for page in (whole, re.sub("<meta http-equiv[^>]*>", "", whole)):
+        browser.open(page)
+        drawn = charts(browser)
+        apparent, simple, nested, tested, _names = drawn["what a limit on the cost would get"]
+        assert nested["x"] == pytest.approx([1000 * p.figures.cost_per_task for p in s.frontier])
+        assert nested["y"] == pytest.approx([100 * p.figures.quality for p in s.frontier])
+        assert nested["error_y"]["array"] == pytest.approx([2, 2, 2])
+        assert nested["error_y"]["arrayminus"] == pytest.approx([3, 3, 3])
+        assert apparent["y"] == pytest.approx([100 * p.apparent for p in s.frontier])
+        assert tested["y"] == pytest.approx([69, 69, 69])
+        assert simple["y"] == pytest.approx([70])
+        learnt, single = drawn["what more labels would get"]
+        assert (learnt["x"], learnt["y"]) == ([50, 100], pytest.approx([65, 70]))
+        assert single["y"] == pytest.approx([70, 70])
+        for arm in HOSTILE:
+            _line, points = drawn[arm]
+            assert points["x"] == [0.2, 0.6, 0.9]
+            assert points["y"] == [0.25, 0.5, 0.95]
+            assert points["error_y"]["array"] == pytest.approx([0.15, 0.2, 0.05])
+            assert points["error_y"]["arrayminus"] == pytest.approx([0.15, 0.2, 0.15])
+        captions = browser.js("[...document.querySelectorAll('figcaption')].map(e => e.textContent)")
+        assert any("3.0 points off" in say and "1 simple choice, worse" in say for say in captions)
+        assert "60 answers. Brier 0.110 [0.100, 0.120], log loss 0.310 [0.300, 0.320]" in captions
+        told = browser.js("[...document.querySelectorAll('dd')].map(e => e.textContent)")
+        assert sorted(told) == sorted(words for _, words in facts(s))
+        hovers = browser.js("""(async (charts, texts) => {
+            for (const chart of charts)
+                for (const [curveNumber, t] of chart.data.entries())
+                    for (const pointNumber of (t.hovertext ?? []).keys()) {
+                        await new Promise(done => setTimeout(done, 60));
+                        Plotly.Fx.hover(chart, [{curveNumber, pointNumber}]);
+                        texts.push(chart.querySelector('.hoverlayer').textContent);
+                    }
+            return texts; })([...document.querySelectorAll('.chart')].slice(3, 6), [])""")
+        texts = HOSTILE[0], HOSTILE[2].replace(" ", ""), "68.0[65.0,70.0]"
+        assert any(all(text.replace(" ", "") in h.replace(" ", "") for text in texts) for h in hovers)
+        assert any("50 labels, 10 runs" in h for h in hovers)
+        made = "[...document.querySelectorAll('body script, body img, .chart a, dd *, dt *, li *')].map(e => e.tagName)"
+        assert browser.js(made) == ["A"] + ["SCRIPT"] * 3  # a link of the contents
+        assert browser.js("window.ran") is None
+        assert browser.problems() == []
+
+
+def test_without_costs_the_frontier_is_against_calls_and_without_labels_there_is_no_curve(browser: Browser) -> None:
+    browser.open(report([hostile()], [Beside(studied(cost=None, curve=False))]))
+    drawn = charts(browser)
+    assert drawn["what a limit on the cost would get"][2]["x"] == [1, 1, 1]
+    assert "what more labels would get" not in drawn
+    assert "can the confidences be believed" not in browser.js("document.body.innerText").lower()
+    assert browser.problems() == []
+
+
+def test_clusters_are_framed_and_named(browser: Browser) -> None:
+    names = ["apple1", "apple2", "pear1", "pear2", "pear3", "plum"]
+    browser.open(report([comparison([row(n, "arm", 0.5 + i / 100, 1.0) for i, n in enumerate(names)])]))
+    frames = browser.js("[...document.querySelectorAll('.chart')].at(-1).layout.shapes.map(s => s.x1 - s.x0)")
+    assert sorted(frames) == [2, 3]
+    said = browser.js("[...document.querySelectorAll('ul li')].map(e => e.textContent)")
+    assert sorted(said)[0] == "1 other fails apart from these"
+    assert {frozenset(re.findall(r"\w+\d", line)) for line in said if line.startswith("fail together")} == {
+        frozenset(names[:2]),
+        frozenset(names[2:5]),
+    }
+    assert browser.problems() == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_page_with_a_study_fits_the_screen_and_the_paper(browser: Browser, width: int) -> None:
+    browser.open(report([hostile()], [Beside(studied(), tuple(believed(a) for a in HOSTILE))]), width)
+    assert browser.js("document.scrollingElement.scrollWidth") <= width
+    named, covered, clipped = browser.js(LABELS)
+    assert named >= 6
+    assert covered == clipped == 0
+    browser.js("[...document.styleSheets[0].cssRules].filter(r => r.media).forEach(r => r.media.mediaText = 'screen')")
+    browser.js("document.body.style.width = '690px'")  # what A4 leaves
+    wide = """[...document.querySelectorAll('.chart, .main-svg, table')].filter(e =>
+        e.getBoundingClientRect().width > 691).map(e => e.className || e.tagName)"""
+    assert browser.js(wide) == []
+    assert browser.problems() == []
+
+
+def test_more_to_show_than_comparisons_is_refused() -> None:
+    with pytest.raises(Misuse, match="2 Beside for 1"):
+        report([hostile()], [Beside(), Beside()])
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -1,0 +1,202 @@
+"""The learner of portfolios as a scikit-learn estimator, whose samples are tasks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from playcall.portfolio.choice import Target
+from playcall.portfolio.nested import Figures
+from playcall.portfolio.policy import Policy
+from playcall.portfolio.simplest import Fallback
+from playcall.portfolio.studies import Study, study
+from playcall.strategies import NANO, Draws, Misuse, Recording, Replay, outcomes
+from playcall.strategies.panel import Floats
+
+_NULL = "\x00"  # texts that stand for answers without one begin with it
+
+
+class PortfolioLearner(BaseEstimator):
+    """Which calls to make, in which order, and when to stop, learned from recorded calls.
+
+    X is a `Recording` of (tasks, arms), which scikit-learn splits by tasks; there is no y, as grades are recorded. Or X
+    is an array of (tasks, arms) grades from 0 to 1, of which a single arm is chosen by the same search. Without any
+    limit or weight: the best quality at no more than the best single arm's cost.
+
+    Parameters
+    ----------
+    max_cost, max_share : most USD a task, or that as a share of the best single arm's cost.
+    max_latency, max_latency_p95 : most seconds a task, on average and for 95% of the tasks.
+    min_quality, max_drop : least quality (0 to 1), or how far it may lie below the best single arm's. The cheapest play
+        that keeps it is chosen.
+    cost_weight, latency_weight : how much quality one USD, and one second, is worth.
+    fallback : "one_se" takes the best play of the fewest calls that is within one standard error of the best one,
+        "none" the best one.
+    folds, repeats, random_state : of the nested cross-validation that all figures come from.
+
+    Attributes
+    ----------
+    best_policy_ : `Policy`, with its figures; `save` writes it as JSON.
+    frontier_ : pandas DataFrame, a row for each `Point` by rising cost: name, words, max_share; apparent, held_out
+        (None: see `study`), quality, quality_low, quality_high (0 to 1); cost_per_task (USD), latency_mean,
+        latency_p95 (seconds), calls; difference, difference_low, difference_high (to the best single arm). None or NaN
+        where not recorded.
+    cv_results_ : dict of arrays, (candidates,) each, of the frontier's plays and then the simple baselines: name,
+        words, kind ("policy", "frontier" or "baseline"), mean_test_quality, mean_test_quality_low and _high,
+        mean_cost (USD), mean_latency (seconds), mean_calls, mean_difference; rank_test_quality, 1 is best.
+    optimism_ : quality of the policy on all tasks, less that by nested cross-validation.
+    study_ : `Study`, all that there is to say of it.
+    recording_ : the Recording that was learned from; an array becomes one.
+    n_features_in_, feature_names_in_ : how many arms, and their names ((arms,); of an array only where it has names).
+    """
+
+    def __init__(
+        self, *, max_cost: float | None = None, max_share: float | None = None, max_latency: float | None = None,
+        max_latency_p95: float | None = None, min_quality: float | None = None, max_drop: float | None = None,
+        cost_weight: float = 0.0, latency_weight: float = 0.0, fallback: Fallback = "none", folds: int = 10,
+        repeats: int = 1, random_state: int = 0,
+    ) -> None:  # fmt: skip
+        self.max_cost = max_cost
+        self.max_share = max_share
+        self.max_latency = max_latency
+        self.max_latency_p95 = max_latency_p95
+        self.min_quality = min_quality
+        self.max_drop = max_drop
+        self.cost_weight = cost_weight
+        self.latency_weight = latency_weight
+        self.fallback = fallback
+        self.folds = folds
+        self.repeats = repeats
+        self.random_state = random_state
+
+    @property
+    def target(self) -> Target:
+        """What the parameters ask for."""
+        return Target(
+            max_cost=self.max_cost,
+            max_share=self.max_share,
+            max_latency=self.max_latency,
+            max_latency_p95=self.max_latency_p95,
+            min_quality=self.min_quality,
+            max_drop=self.max_drop,
+            cost_weight=self.cost_weight,
+            latency_weight=self.latency_weight,
+        )
+
+    def fit(self, X: Recording | ArrayLike, y: object = None) -> Self:
+        """Learn from a Recording, or from (tasks, arms) grades; y is ignored.
+
+        Raises Infeasible where nothing keeps the target, Misuse where it limits what was not recorded.
+        """
+        target, fallback = self.target, self.fallback
+        recording = self._recorded(X, reset=True)
+        folding = {"folds": self.folds, "repeats": self.repeats, "seed": self.random_state}
+        found = study(recording, target, fallback=fallback, **folding)  # type: ignore[arg-type]
+        self.recording_, self.study_ = recording, found
+        self.best_policy_: Policy = found.policy
+        self.frontier_ = _frontier(found)
+        self.cv_results_ = _results(found)
+        self.optimism_ = found.optimism
+        return self
+
+    def predict(self, X: Recording | ArrayLike) -> NDArray[np.object_] | NDArray[np.int64]:
+        """(tasks,) the answer that the policy puts out, as text, None where there is none.
+
+        Of grades: (tasks,) the column of the arm whose answer it is.
+        """
+        check_is_fitted(self)
+        recording = self._recorded(X, reset=False)
+        panel = Replay(recording)(self.best_policy_.strategy)
+        if not isinstance(X, Recording):
+            column = {arm: i for i, arm in enumerate(recording.arms)}
+            return np.array([column[a] for a in panel.arm], dtype=np.int64)[panel.output]
+        if not recording.answered:
+            raise Misuse(f"{recording.name} holds no answers, only grades; use score.")
+        codes = np.take_along_axis(panel.answer, np.maximum(panel.output, 0)[:, None], axis=1)[:, 0]
+        texts = np.array([*(None if t.startswith(_NULL) else t for t in recording.texts), None], dtype=object)
+        return texts[np.where(panel.output >= 0, codes, -1)]
+
+    def score(self, X: Recording | ArrayLike, y: object = None) -> float:
+        """Mean quality of the policy (0 to 1), less what cost and time are weighed with, where they are."""
+        check_is_fitted(self)
+        o = outcomes(self.best_policy_.strategy, self._recorded(X, reset=False))
+        weighed = self.cost_weight * o.cost.mean() / NANO + self.latency_weight * o.latency.mean() / 1e6
+        return float(o.quality.mean() - weighed)
+
+    def reprice(self, prices: Mapping[str, float]) -> Self:
+        """Learn again from the same calls at other prices, mean USD a call by arm; nothing is asked anew."""
+        check_is_fitted(self)
+        return self.fit(self.recording_.reprice(prices))
+
+    def add_arm(self, recording: Recording) -> Self:
+        """Learn again with the arms of another recording of the same tasks."""
+        check_is_fitted(self)
+        return self.fit(self.recording_.join(recording))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
+
+    def _recorded(self, X: Recording | ArrayLike, *, reset: bool) -> Recording:
+        if not isinstance(X, Recording):
+            scores = self._grades(X, reset=reset)
+            names = getattr(self, "feature_names_in_", range(scores.shape[1]))
+            return graded(scores, [str(a) for a in names])
+        if reset:
+            self.n_features_in_ = len(X.arms)
+            self.feature_names_in_ = np.array(list(X.arms), dtype=object)
+        return X
+
+    def _grades(self, X: ArrayLike, *, reset: bool) -> Floats:
+        scores = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
+        if scores.min() < 0 or scores.max() > 1:
+            what = f"grades run from {scores.min():.3g} to {scores.max():.3g} and are clipped to 0..1"
+            warnings.warn(f"PortfolioLearner: {what}; divide by the best possible grade first.", stacklevel=4)
+        return np.asarray(np.clip(scores, 0.0, 1.0))
+
+
+def graded(scores: Floats, names: list[str]) -> Recording:
+    """(tasks, arms) grades as a Recording without answers, costs and latencies."""
+    n = len(scores)
+    blank, whole = np.full((n, 1), np.nan), np.zeros((n, 1), dtype=np.int64)
+    arms = {
+        arm: Draws(whole, blank, whole > 0, whole, whole + 1, scores[:, [i]], priced=False, timed=False)
+        for i, arm in enumerate(names)
+    }
+    return Recording(tuple(map(str, range(n))), arms, (), "X")
+
+
+def _frontier(found: Study) -> pd.DataFrame:
+    rows = [
+        {**{k: getattr(p, k) for k in ("name", "words", "max_share", "apparent", "held_out")}, **asdict(p.figures)}
+        for p in found.frontier
+    ]
+    return pd.DataFrame(rows)
+
+
+def _results(found: Study) -> dict[str, NDArray[np.generic]]:
+    tried: list[tuple[str, str, str, Figures]] = [
+        (p.name, p.words, "policy" if p.strategy == found.policy.strategy else "frontier", p.figures)
+        for p in found.frontier
+    ]
+    tried += [(b.name, b.words, "baseline", b.figures) for b in found.baselines]
+    texts = {k: np.array([t[i] for t in tried], dtype=object) for i, k in enumerate(("name", "words", "kind"))}
+    fields = {
+        "mean_test_quality": "quality", "mean_test_quality_low": "quality_low",
+        "mean_test_quality_high": "quality_high", "mean_cost": "cost_per_task", "mean_latency": "latency_mean",
+        "mean_calls": "calls", "mean_difference": "difference",
+    }  # fmt: skip
+    numbers = {k: np.array([getattr(f, v) for *_, f in tried], dtype=np.float64) for k, v in fields.items()}
+    quality = numbers["mean_test_quality"]
+    rank = np.array([1 + int((quality > q + 1e-12).sum()) for q in quality], dtype=np.int32)
+    return {**texts, **numbers, "rank_test_quality": rank}
