@@ -11,12 +11,13 @@ from playcall.strategies.panel import Floats
 
 
 def mean_interval(
-    values: Floats, *, confidence: float = 0.95, bounds: tuple[float, float] = (0.0, 1.0)
+    values: Floats, *, confidence: float = 0.95, bounds: tuple[float, float] = (0.0, 1.0), inflation: float = 1.0
 ) -> tuple[float, float, float]:
     """(mean, low, high) of independent values that lie within bounds.
 
     Wilson's score interval (1927) with the values' own variance in place of p(1 - p): for 0/1 values it is
     Wilson's, and close to a bound it never claims certainty. A difference that is zero on every item is zero.
+    `inflation` multiplies the variance: 1 for values that nothing else varies with.
 
     >>> [round(x, 3) for x in mean_interval(np.array([1.0, 1.0, 1.0, 0.0]))]
     [0.75, 0.301, 0.954]
@@ -26,10 +27,10 @@ def mean_interval(
     if not values.any() and low < 0:
         return 0.0, 0.0, 0.0
     if low < 0:  # a paired difference: normal, with a floor of one changed item
-        half = z * float(np.sqrt(max(values.var(ddof=1), 1 / n) / n)) if n > 1 else high - low
+        half = z * float(np.sqrt(inflation * max(values.var(ddof=1), 1 / n) / n)) if n > 1 else high - low
         return mean, max(low, mean - half), min(high, mean + half)
     share = float(values.var()) / max(mean * (1 - mean), 1e-12) if 0 < mean < 1 else 1.0
-    z2 = z * z * min(max(share, 1e-6), 1.0)
+    z2 = z * z * inflation * min(max(share, 1e-6), 1.0)
     centre, half = (mean + z2 / (2 * n)) / (1 + z2 / n), np.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n)))
     return mean, max(low, float(centre - half / (1 + z2 / n))), min(high, float(centre + half / (1 + z2 / n)))
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, search, standard
 from playcall.portfolio.files import read_json
+from playcall.portfolio.policy import ALONE
 from playcall.strategies import Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
 from playcall.strategies.panel import Floats
 
@@ -64,9 +65,8 @@ def compare(
 ) -> Comparison:
     """The standard families, every single arm, the user's strategies and the oracle on one recording.
 
-    What a family tunes is tuned on training folds and graded on the fold left out. `single_arm` is the arm with the
-    best mean on all tasks, which favours it a little: differences to it are, if anything, too small. `folding` goes
-    to `cross_fit`.
+    What a family tunes is tuned on training folds and graded on the fold left out, and so is the single arm that it is
+    compared with. An arm is compared with `single_arm`, the best on all tasks. `folding` goes to `cross_fit`.
     """
     usable = priced(recording)
     single = best_arm(usable)
@@ -75,9 +75,10 @@ def compare(
     if taken := [name for name in strategies if name in families or name in recording.arms]:
         raise Misuse(f"your strategy {taken[0]!r} has the name of an arm or of a family; give it one of its own.")
     held, swept = cross_fit(usable, families, **folding), search(usable)
-    rows = [_row(n, "family", h, alone, usable, Explain()(families[n](swept, usable))) for n, h in held.items()]
+    chosen = held[ALONE].quality
+    rows = [_row(n, "family", h, chosen, usable, Explain()(families[n](swept, usable))) for n, h in held.items()]
     rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
-    rows += [_graded(name, "yours", s, alone, recording) for name, s in strategies.items()]
+    rows += [_graded(name, "yours", s, chosen, recording) for name, s in strategies.items()]
     rows.append(_row("oracle: any call right", "bound", _oracle(usable), alone, usable, "The cheapest right call."))
     on = _frontier([r for r in rows if r.kind != "bound"])
     rows = [replace(r, frontier=r.strategy in on) for r in rows]
@@ -91,8 +92,7 @@ def compare(
 def _graded(name: str, kind: str, s: Strategy, alone: Floats, recording: Recording) -> Row:
     """A row of a strategy that needs no choosing."""
     o = outcomes(s, recording)
-    as_floats = (x.astype(np.float64) for x in (o.quality, o.cost, o.latency, o.calls))
-    return _row(name, kind, HeldOut(*as_floats), alone, recording.only(arms_of(s)), Explain()(s))
+    return _row(name, kind, HeldOut.of(o), alone, recording.only(arms_of(s)), Explain()(s))
 
 
 def _row(name: str, kind: str, h: HeldOut, alone: Floats, recording: Recording, words: str) -> Row:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Unpack
 
-import numpy as np
-
 from playcall.portfolio import Folding, HeldOut, Target, best_arm, priced
 from playcall.portfolio.guarantee import BEST, Guarantee, certify, held_back
 from playcall.portfolio.nested import unseen
@@ -67,7 +65,7 @@ def _certified(recording: Recording, ordinary: Policy, play: Strategy, words: st
     learn, test = held_back(usable, _HELD, seed)
     held, arms, single = usable.take(test), arms_of(play), best_arm(usable)
     o, alone = outcomes(play, held), held[single]
-    came = HeldOut(*(x.astype(np.float64) for x in (o.quality, o.cost, o.latency, o.calls)))
+    came = HeldOut.of(o)
     expected = Expected(
         **vars(came.figures(recording.only(arms).take(test), alone.quality[:, 0])),
         single_arm=single,

@@ -16,7 +16,7 @@ from playcall.portfolio.policy import usable_for
 from playcall.portfolio.pool import search
 from playcall.portfolio.simplest import Fallback, settle
 from playcall.portfolio.sweep import best_arm
-from playcall.strategies import NANO, Explain, Misuse, Outcomes, Recording, Strategy, arms_of, outcomes
+from playcall.strategies import NANO, Ask, Explain, Misuse, Outcomes, Recording, Strategy, arms_of, outcomes
 from playcall.strategies.panel import Floats, Mask
 
 _CONFIDENCE = 0.95
@@ -69,7 +69,7 @@ def learning_curve(
     jobs = [(n, train) for n in sizes for train in subsets(usable, n, runs, rng) if not train.all()]
     workers = 1 if len(usable) * len(usable.arms) < 2_000 else min(cpu_count(), max(len(jobs), 1))
     work = (delayed(_run)(usable, target, train, fallback) for _, train in jobs)
-    came = list[tuple[Strategy, Outcomes]]()
+    came = list[tuple[Strategy, Outcomes, Outcomes]]()
     for done, graded in enumerate(Parallel(n_jobs=workers, return_as="generator")(work), 1):
         progress("choosing by fewer labels", done, len(jobs))
         came.append(graded)
@@ -117,22 +117,22 @@ def spread(values: Floats, graded: Mask, groups: Sequence[str] = ()) -> tuple[fl
     return float(by_run.mean()), float(np.sqrt(tasks + subset))
 
 
-def _run(recording: Recording, target: Target, train: Mask, fallback: Fallback) -> tuple[Strategy, Outcomes]:
+def _run(recording: Recording, target: Target, train: Mask, fallback: Fallback) -> tuple[Strategy, Outcomes, Outcomes]:
     known = recording.take(train)
     strategy = settle(search(known), known, target, fallback).strategy
-    return strategy, outcomes(strategy, recording)
+    return strategy, outcomes(strategy, recording), outcomes(Ask(best_arm(known)), recording)
 
 
-def _point(recording: Recording, labels: int, runs: Sequence[tuple[Mask, Strategy, Outcomes]]) -> CurvePoint:
-    graded = np.stack([~train for train, _, _ in runs])
-    quality = np.stack([o.quality for _, _, o in runs])
-    cost = np.stack([o.cost for _, _, o in runs])
-    alone = recording[best_arm(recording)].quality[:, 0]
+def _point(recording: Recording, labels: int, runs: Sequence[tuple[Mask, Strategy, Outcomes, Outcomes]]) -> CurvePoint:
+    graded = np.stack([~train for train, *_ in runs])
+    quality = np.stack([o.quality for _, _, o, _ in runs])
+    cost = np.stack([o.cost for _, _, o, _ in runs])
+    alone = np.stack([single.quality for *_, single in runs])
     z = float(norm.ppf(0.5 + _CONFIDENCE / 2))
     mean, error = spread(quality, graded, recording.groups)
     difference, apart = spread(quality - alone, graded, recording.groups)
-    plays = Counter(arms_of(strategy) for _, strategy, _ in runs)
-    usual = next(s for _, s, _ in runs if arms_of(s) == plays.most_common(1)[0][0])
+    plays = Counter(arms_of(strategy) for _, strategy, *_ in runs)
+    usual = next(s for _, s, *_ in runs if arms_of(s) == plays.most_common(1)[0][0])
     return CurvePoint(
         labels=labels,
         runs=len(runs),

@@ -9,15 +9,16 @@ import numpy as np
 from playcall import strategies as st
 from playcall.portfolio.choice import Target, choose
 from playcall.portfolio.nested import Chooser
+from playcall.portfolio.policy import ALONE, alone
 from playcall.portfolio.sweep import Play, best_arm
-from playcall.strategies import Ask, Recording, Strategy
+from playcall.strategies import Recording, Strategy
 
 _EQUAL = 0.002  # quality that nobody would miss
 
 
 def standard(recording: Recording) -> dict[str, Chooser]:
     """The families that apply to what was recorded, by name."""
-    found: dict[str, Chooser] = {"best single arm, chosen": lambda swept, known: Ask(best_arm(known))}
+    found: dict[str, Chooser] = {ALONE: alone}
     if repeated := [a for a, d in recording.arms.items() if d.depth > 1]:
         depth = recording[best_arm(recording.only(repeated))].depth
         deep, quorum = [a for a in repeated if recording[a].depth >= depth], min(3, depth // 2 + 1)

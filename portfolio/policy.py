@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -18,8 +18,8 @@ from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.files import read_json, write_whole
 from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, cross_fit
 from playcall.portfolio.pool import search
-from playcall.portfolio.sweep import best_arm, priced
-from playcall.strategies import NANO, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
+from playcall.portfolio.sweep import Play, best_arm, priced
+from playcall.strategies import NANO, Ask, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
 from playcall.strategies.codec import Json, load
 
 Maps = Mapping[str, Mapping[str, Json]]
@@ -35,7 +35,10 @@ class Infeasible(PlaycallError):
 
 @dataclass(frozen=True, kw_only=True)
 class Expected(Figures):
-    """What to expect of a policy on new tasks, held out; `apparent_quality` is that on the tasks it was chosen by."""
+    """What to expect of a policy on new tasks, held out; `apparent_quality` is that on the tasks it was chosen by.
+
+    `single_arm` is best on all tasks, `single_quality` that of the arm chosen on training folds, held out.
+    """
 
     single_arm: str
     single_quality: float
@@ -132,20 +135,31 @@ def _fitted(
     def chooser(target: Target) -> Chooser:
         return lambda swept, known: choose(swept, known, target).strategy
 
-    held = cross_fit(usable, {name: chooser(target) for name, (target, _) in chosen.items()}, **folding)
-    return {name: policy_of(recording, usable, *chosen[name], held[name]) for name in chosen}
+    choosers = {name: chooser(target) for name, (target, _) in chosen.items()} | {ALONE: alone}
+    held = cross_fit(usable, choosers, **folding)
+    return {name: policy_of(recording, usable, *chosen[name], held[name], held[ALONE]) for name in chosen}
 
 
-def policy_of(recording: Recording, usable: Recording, target: Target, choice: Choice, held: HeldOut) -> Policy:
-    """The policy of a choice among the `usable` arms of a recording, with what came of choosing so on held-out tasks."""
+ALONE = "best single arm, chosen"
+"""The arm to compare with is chosen inside the folds as well: the best on all tasks is partly lucky."""
+
+
+def alone(swept: Sequence[Play], known: Recording) -> Strategy:
+    """The best single arm."""
+    return Ask(best_arm(known))
+
+
+def policy_of(
+    recording: Recording, usable: Recording, target: Target, choice: Choice, held: HeldOut, single: HeldOut
+) -> Policy:
+    """The policy of a choice among the `usable` arms of a recording, with what came of it on held-out tasks."""
     prices = {a: float(d.price.mean()) / NANO if d.priced else None for a, d in usable.arms.items()}
-    single = best_arm(usable)
-    alone = usable[single].quality[:, 0]
+    arm = best_arm(usable)
     expected = Expected(
-        **vars(held.figures(usable, alone)),
-        single_arm=single,
-        single_quality=float(alone.mean()),
-        single_cost=prices[single],
+        **vars(held.figures(usable, single.quality)),
+        single_arm=arm,
+        single_quality=float(single.quality.mean()),
+        single_cost=prices[arm],
         apparent_quality=choice.quality,
         tasks=len(usable),
     )

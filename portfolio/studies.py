@@ -11,12 +11,11 @@ import numpy as np
 from playcall.portfolio.choice import Choice, Target
 from playcall.portfolio.curve import CurvePoint, learning_curve
 from playcall.portfolio.nested import Figures, Folding, cross_fit, sure, unseen
-from playcall.portfolio.policy import Infeasible, Policy, nearest_words, policy_of, usable_for
+from playcall.portfolio.policy import ALONE, Infeasible, Policy, alone, nearest_words, policy_of, usable_for
 from playcall.portfolio.pool import search
 from playcall.portfolio.remarks import Chosen, Earned, Redundant, ceiling, changes, earned, findings, redundant
 from playcall.portfolio.simple import simple
 from playcall.portfolio.simplest import Fallback, settle, settler
-from playcall.portfolio.sweep import best_arm
 from playcall.strategies import Explain, Recording, Strategy, dump, outcomes
 
 __all__ = ["Baseline", "CurvePoint", "Earned", "Point", "Redundant", "Study", "study"]
@@ -111,12 +110,11 @@ def study(
     picked = {name: settle(swept, usable, t, fallback) for name, (_, t) in tried.items()}
     plays = {name: c for name, c in picked.items() if c.feasible}
     naive = simple(usable, target)
-    choosers = {name: settler(tried[name][1], fallback) for name in plays} | naive
+    choosers = {name: settler(tried[name][1], fallback) for name in plays} | naive | {ALONE: alone}
     held = cross_fit(usable, choosers, **folding)
-    alone = usable[best_arm(usable)].quality[:, 0]
-    figures = {name: held[name].figures(usable, alone) for name in choosers}
+    figures = {name: held[name].figures(usable, held[ALONE].quality) for name in choosers}
 
-    policy = policy_of(recording, usable, target, choice, held[_POLICY])
+    policy = policy_of(recording, usable, target, choice, held[_POLICY], held[ALONE])
     baselines = tuple(
         Baseline(name=name, words=Explain()(c(swept, usable)), figures=figures[name]) for name, c in naive.items()
     )

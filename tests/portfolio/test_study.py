@@ -35,7 +35,7 @@ def test_the_policy_of_a_study_is_the_one_that_fit_learns(found: Study) -> None:
 
 def test_everything_comes_from_one_search_and_one_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[str]()
-    module = import_module("playcall.portfolio.study")
+    module = import_module("playcall.portfolio.studies")
 
     def counted(name: str) -> None:
         real = getattr(module, name)
