@@ -25,6 +25,7 @@ from playcall.strategies import (
     Best,
     Confident,
     Consistent,
+    Draws,
     Gather,
     Recording,
     Strategy,
@@ -90,17 +91,11 @@ def drawn(recording: Recording, seed: int = 0) -> list[Drawn]:
 
 def _averaged(recording: Recording) -> Recording:
     """Each arm's draws as one, of mean quality and price."""
-    return replace(
-        recording,
-        arms={
-            a: replace(
-                d,
-                quality=d.quality.mean(axis=1, keepdims=True),
-                price=np.rint(d.price.mean(axis=1, keepdims=True)).astype(np.int64),
-            )
-            for a, d in recording.arms.items()
-        },
-    )
+    arms = dict[str, Draws]()
+    for arm, d in recording.arms.items():
+        price = np.rint(d.price.mean(axis=1, keepdims=True)).astype(np.int64)
+        arms[arm] = replace(d, quality=d.quality.mean(axis=1, keepdims=True), price=price)
+    return replace(recording, arms=arms)
 
 
 def _front(plays: Sequence[_Play], singles: Sequence[_Play]) -> list[_Play]:
@@ -140,11 +135,8 @@ class _Calls:
         for arm, d in recording.arms.items():
             order = rng.random((orders, *d.answer.shape)).argsort(axis=2)
             order[0] = np.arange(d.depth)
-
-            code[arm], score[arm] = (
-                _several(order, np.where(d.failed, -1, d.answer)),
-                _several(order, np.where(d.failed, -inf, d.score)),
-            )
+            code[arm] = _several(order, np.where(d.failed, -1, d.answer))
+            score[arm] = _several(order, np.where(d.failed, -inf, d.score))
             quality[arm], price[arm] = _several(order, d.quality), _several(order, d.price)
             shared = d.prompt if d.prompt is not None and arm in recording.together else np.zeros_like(d.price)
             prompt[arm] = _several(order, shared)
@@ -281,11 +273,9 @@ def _adaptive(run: _Run, queue: Queue) -> list[_Play]:
     for n in (n for n in _SIZES if n <= len(queue)):
         for threshold in (t for t in _SURE if _least(t) < n):
             last = _first(sure[:, :n] >= threshold)
-            quality, cost = (
-                run.quality[rows, last].mean(),
-                (run.spent[rows, last] - run.saved[:, _least(threshold) - 1]).mean(),
-            )
-            plays.append(_Play(float(quality), float(cost), partial(_until_ahead, queue[:n], threshold)))
+            quality, cost = run.quality[rows, last], run.spent[rows, last] - run.saved[:, _least(threshold) - 1]
+            make = partial(_until_ahead, queue[:n], threshold)
+            plays.append(_Play(float(quality.mean()), float(cost.mean()), make))
     return plays
 
 

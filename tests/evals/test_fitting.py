@@ -82,7 +82,8 @@ def test_the_screen_says_what_the_study_found(found: Fitted) -> None:
     assert f"{100 * f.difference:+.1f} [{100 * f.difference_low:+.1f}, {100 * f.difference_high:+.1f}]" in against[0]
     assert s.strongest.name in against[1]
     assert f"{100 * s.strongest.figures.quality:.1f} [" in against[1]
-    assert against[1].endswith(f" at ${s.strongest.figures.cost_per_task:.3g}")
+    assert f" at ${s.strongest.figures.cost_per_task:.3g})" in against[1]
+    assert against[1].endswith(f"{100 * s.gain:+.1f} [{100 * s.gain_low:+.1f}, {100 * s.gain_high:+.1f}] points")
     earns = [words for name, words in facts(s) if name == "Earns"]
     assert [(words.split(":")[0], f"{100 * e.gain:+.1f} points" in words) for words, e in zip(earns, s.earned)] == [
         (e.arm, True) for e in s.earned
