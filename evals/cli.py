@@ -92,7 +92,7 @@ def read(
 
 
 def fold(
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the nested cross-validation.")] = 10,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the nested cross-validation.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often it is repeated, with other folds.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
 ) -> Folding:

@@ -62,7 +62,7 @@ class PortfolioLearner(BaseEstimator):
     def __init__(
         self, *, max_cost: float | None = None, max_share: float | None = None, max_latency: float | None = None,
         max_latency_p95: float | None = None, min_quality: float | None = None, max_drop: float | None = None,
-        cost_weight: float = 0.0, latency_weight: float = 0.0, fallback: Fallback = "none", folds: int = 10,
+        cost_weight: float = 0.0, latency_weight: float = 0.0, fallback: Fallback = "none", folds: int = 5,
         repeats: int = 1, random_state: int = 0,
     ) -> None:  # fmt: skip
         self.max_cost = max_cost

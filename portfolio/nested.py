@@ -123,7 +123,7 @@ def cross_fit(
     recording: Recording,
     choosers: Mapping[str, Chooser],
     *,
-    folds: int = 10,
+    folds: int = 5,
     repeats: int = 1,
     seed: int = 0,
     progress: Progress = unseen,
