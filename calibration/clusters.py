@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import norm, t
 
-from playcall.calibration.intervals import wilson
+from playcall.calibration.intervals import mean_interval, wilson
 from playcall.strategies.errors import Misuse
 from playcall.strategies.panel import Floats
 
@@ -28,8 +28,8 @@ def grouped_interval(
     the effective number of groups, (sum of sizes)^2 / sum of their squares (Kish 1965). Means between 0 and 1 get
     Wilson's interval at the effective number of items (Korn & Graubard 1998); with no variance seen, that is the number
     of groups. Paired differences get a normal one with a floor of one changed group. From one group nothing follows but
-    the bounds. `inflation` multiplies the variance: 1 for values that nothing else varies with. Raises Misuse where
-    groups and values differ in number.
+    the bounds; groups of one item each are independent items. `inflation` multiplies the variance: 1 for values that
+    nothing else varies with. Raises Misuse where groups and values differ in number.
 
     >>> [round(x, 3) for x in grouped_interval(np.repeat([1.0, 1.0, 0.0, 1.0], 5), [*"aaaaabbbbbcccccddddd"])]
     [0.75, 0.131, 0.984]
@@ -38,6 +38,8 @@ def grouped_interval(
         raise Misuse(f"grouped_interval: {len(groups)} groups for {len(values)} values; give each value its group.")
     _, of = np.unique(np.asarray(groups), return_inverse=True)
     sizes = np.bincount(of).astype(np.float64)
+    if 1 < len(sizes) == len(values):
+        return mean_interval(values, confidence=confidence, bounds=bounds, inflation=inflation)
     n, mean, (low, high) = len(values), float(values.mean()), bounds
     if not values.any() and low < 0:
         return 0.0, 0.0, 0.0

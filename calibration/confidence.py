@@ -10,6 +10,7 @@ from playcall.strategies import Weight
 from playcall.strategies.panel import Floats
 from playcall.strategies.rules import Scale, stretch
 
+_WIDE = 100.0  # scores that go further are scaled to this for the fit
 ENOUGH = 20
 """With fewer scored answers a curve is noise; the arm's accuracy stands in."""
 
@@ -44,7 +45,9 @@ def platt(arm: str, score: Floats, quality: Floats, often: Floats, scale: Scale,
     x, y, n = x[known], quality[known], often[known]
     if n.sum() < ENOUGH or np.ptp(x) == 0 or (y == 0).all() or (y == 1).all():
         return Weight(arm, plain, missing=plain)
-    both = LogisticRegression(C=C).fit(
+    unit = max(float(np.abs(x).max()) / _WIDE, 1.0)  # the same curve and ridge; lbfgs fails on huge numbers
+    x = x / unit
+    both = LogisticRegression(C=C * min(unit, 1e100) ** 2).fit(
         np.concatenate([x, x])[:, None], np.repeat([1, 0], len(x)), sample_weight=np.concatenate([n * y, n * (1 - y)])
     )
-    return Weight(arm, float(both.intercept_[0]), float(both.coef_[0, 0]), scale, plain)
+    return Weight(arm, float(both.intercept_[0]), float(both.coef_[0, 0]) / unit, scale, plain)

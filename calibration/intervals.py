@@ -32,7 +32,8 @@ def mean_interval(
     share = float(values.var()) / max(mean * (1 - mean), 1e-12) if 0 < mean < 1 else 1.0
     z2 = z * z * inflation * min(max(share, 1e-6), 1.0)
     centre, half = (mean + z2 / (2 * n)) / (1 + z2 / n), np.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n)))
-    return mean, max(low, float(centre - half / (1 + z2 / n))), min(high, float(centre + half / (1 + z2 / n)))
+    half /= 1 + z2 / n
+    return mean, max(low, min(mean, float(centre - half))), min(high, max(mean, float(centre + half)))  # rounding
 
 
 def wilson(mean: float, n: float, *, confidence: float = 0.95) -> tuple[float, float]:
@@ -40,7 +41,7 @@ def wilson(mean: float, n: float, *, confidence: float = 0.95) -> tuple[float, f
     z2 = float(norm.ppf(0.5 + confidence / 2)) ** 2
     half = float(np.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n))))
     low, high = (mean + z2 / (2 * n) - half) / (1 + z2 / n), (mean + z2 / (2 * n) + half) / (1 + z2 / n)
-    return max(0.0, low), min(1.0, high)
+    return max(0.0, min(mean, low)), min(1.0, max(mean, high))  # rounding
 
 
 def spread_interval(

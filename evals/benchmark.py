@@ -11,11 +11,12 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import IO, Annotated
 
 import numpy as np
 import typer
@@ -178,7 +179,10 @@ def kept(file: Path) -> list[Row]:
     if not file.exists():
         return []
     rows = list[Row]()
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Misuse(f"{file} cannot be read as rows: {error}. Name another file to write to.") from error
     for i, line in enumerate(text.splitlines(keepends=True), 1):
         try:
             row = json.loads(line) if line.endswith("\n") else None
@@ -226,6 +230,9 @@ def run(
             units += [(Unit(bench.name, k, s, learner), bench) for s in range(splits) for learner in learners]
     wanted = {unit.key: i for i, (unit, _) in enumerate(units)}
     rows = [row for row in (kept(out) if out else []) if _key(row) in wanted]
+    if out:
+        with _writable(out):  # before hours of work
+            pass
     done = {_key(row) for row in rows}
     left = [(unit, bench) for unit, bench in units if unit.key not in done]
     for unit, came in _computed(left, jobs):
@@ -234,9 +241,19 @@ def run(
             continue
         rows += came
         if out:
-            with out.open("a", encoding="utf-8") as file:
+            with _writable(out) as file:
                 file.write("".join(map(_line, came)))
     return sorted(rows, key=lambda row: (wanted[_key(row)], POINTS.index(str(row["point"])))), notes
+
+
+@contextmanager
+def _writable(out: Path) -> Iterator[IO[str]]:
+    try:
+        with out.open("a", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        say = "Name a file in a folder that exists, may be written to and has room; a rerun goes on"
+        raise PlaycallError(f"{out} cannot be written: {error.strerror or error}. {say}.") from error
 
 
 def _computed(units: Sequence[tuple[Unit, Bench]], jobs: int) -> Iterator[tuple[Unit, list[Row] | str]]:
@@ -267,10 +284,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
 ) -> None:
     """Measure learners on every table of a folder, held out, at three operating points."""
-    names = [name for name in learners.split(",") if name] or list(LEARNERS)
+    names = [*dict.fromkeys(name for name in learners.split(",") if name)] or list(LEARNERS)
     if strange := [name for name in names if name not in LEARNERS]:
         raise Misuse(f"there is no learner {strange[0]!r}; pick from {some(LEARNERS, 20)}.")
-    sizes = [int(k) if k.strip().isdigit() else 0 for k in labels.split(",")]
+    sizes = [*dict.fromkeys(int(k) if k.strip().isdigit() else 0 for k in labels.split(","))]
     if min(sizes) < 10:
         raise Misuse(f"--labels {labels}: write numbers of at least 10, with commas between.")
     benches = list(read_folder(folder, [name for name in tables.split(",") if name]))

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from playcall.portfolio import Figures, Folding, HeldOut, best_arm, cross_fit, priced, search, standard
+from playcall.portfolio.arms import independent
 from playcall.portfolio.files import read_json
 from playcall.portfolio.policy import ALONE
 from playcall.strategies import Ask, Explain, Misuse, PlaycallError, Recording, Strategy, arms_of, load, outcomes
@@ -68,7 +69,7 @@ def compare(
     What a family tunes is tuned on training folds and graded on the fold left out, and so is the single arm that it is
     compared with. An arm is compared with `single_arm`, the best on all tasks. `folding` goes to `cross_fit`.
     """
-    usable = priced(recording)
+    usable = independent(priced(recording))
     single = best_arm(usable)
     alone = usable[single].quality[:, 0]
     families, strategies = standard(usable), strategies or {}
@@ -86,7 +87,7 @@ def compare(
     rows.sort(key=lambda r: (order[r.kind], -r.quality))
     wrong = pd.DataFrame({a: d.quality[:, 0] < 0.5 for a, d in recording.arms.items()}, dtype=np.float64)
     alike = wrong.corr().fillna(0.0).round(4).to_dict()  # an arm that is never or always right correlates with none
-    return Comparison(recording.name, len(recording), single, tuple(rows), recording.notes, alike)
+    return Comparison(recording.name, len(recording), single, tuple(rows), usable.notes, alike)
 
 
 def _graded(name: str, kind: str, s: Strategy, alone: Floats, recording: Recording) -> Row:

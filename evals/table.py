@@ -182,8 +182,13 @@ def _groups(table: Table, column: str, item: Ints, items: list[str], keep: Mask)
     if (odd := of[item] != group).any():
         row = int(odd.argmax())
         raise table.error(
-            f"item {items[item[row]]!r} is in two groups, {names[group[row]]!r} and another.", row, column
+            f"item {items[item[row]]!r} is in two groups, {names[group[row]]!r} and {names[of[item[row]]]!r}. "
+            "Give each item one group in all its rows.",
+            row,
+            column,
         )
+    if len(np.unique(of[keep])) < 2:
+        raise table.error(f"all items are of one group, {names[of[0]]!r}: none can be held out. Take --group away.")
     return tuple(names[g] for g in of[keep])
 
 

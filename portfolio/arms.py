@@ -6,7 +6,7 @@ None of it is an error of the data, and all of it makes a portfolio look better,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -285,6 +285,16 @@ def _draws(recording: Recording) -> Iterator[Finding]:
                     "costs and brings nothing."
                 )
                 yield Finding("dependent draws", (a,), words, same)
+
+
+def independent(recording: Recording) -> Recording:
+    """Only the first draw of arms whose draws are not independent. A checker asks in order, so there all are kept."""
+    odd = {f.arms[0] for f in _draws(recording)} if not recording.graded_by_checker else set()
+    if not odd:
+        return recording
+    arms = {a: d.first(1) if a in odd else d for a, d in recording.arms.items()}
+    note = f"draws of {some(sorted(odd))} are not independent: the first of each item counts."
+    return replace(recording, arms=arms, notes=(*recording.notes, note))
 
 
 def positions_differ(grade: Floats) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,15 @@ class Target:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not (0 <= value < inf):
+            if value is not None and not (isinstance(value, Real) and 0 <= value < inf):
                 raise Misuse(f"Target {name}={value!r}: give a number, zero or more.")
         for name, value in (("min_quality", self.min_quality), ("max_drop", self.max_drop)):
             if value is not None and value > 1:
                 raise Misuse(f"Target {name}={value}: quality goes from 0 to 1.")
-        if None not in (self.min_quality, self.max_drop) or None not in (self.max_cost, self.max_share):
-            raise Misuse(f"{self}: give a limit by itself or relative to the best single arm, not both.")
+        for own, relative in (("min_quality", "max_drop"), ("max_cost", "max_share")):
+            if None not in (both := (getattr(self, own), getattr(self, relative))):
+                pair = f"{own}={both[0]:g}, {relative}={both[1]:g}"
+                raise Misuse(f"Target {pair}: give a limit by itself or relative to the best single arm, not both.")
 
     @property
     def timely(self) -> bool:

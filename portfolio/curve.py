@@ -10,6 +10,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from scipy.stats import norm
 
+from playcall.calibration.intervals import wilson
 from playcall.portfolio.choice import Target
 from playcall.portfolio.nested import Progress, unseen
 from playcall.portfolio.policy import usable_for
@@ -131,6 +132,10 @@ def _point(recording: Recording, labels: int, runs: Sequence[tuple[Mask, Strateg
     z = float(norm.ppf(0.5 + _CONFIDENCE / 2))
     mean, error = spread(quality, graded, recording.groups)
     difference, apart = spread(quality - alone, graded, recording.groups)
+    low, high = mean - z * error, mean + z * error
+    if not error:  # all alike, which of so few says little
+        seen = graded.any(axis=0)
+        low, high = wilson(mean, len(set(np.asarray(recording.groups)[seen])) if recording.groups else int(seen.sum()))
     plays = Counter(arms_of(strategy) for _, strategy, *_ in runs)
     usual = next(s for _, s, *_ in runs if arms_of(s) == plays.most_common(1)[0][0])
     return CurvePoint(
@@ -138,8 +143,8 @@ def _point(recording: Recording, labels: int, runs: Sequence[tuple[Mask, Strateg
         runs=len(runs),
         words=Explain()(usual),
         quality=mean,
-        quality_low=max(0.0, mean - z * error),
-        quality_high=min(1.0, mean + z * error),
+        quality_low=max(0.0, low),
+        quality_high=min(1.0, high),
         cost_per_task=float(cost[graded].mean()) / NANO if recording.priced else None,
         difference=difference,
         difference_low=max(-1.0, difference - z * apart),

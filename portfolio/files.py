@@ -25,7 +25,13 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A place beside the path, whose file is moved there at the end, so that nobody ever sees half of it."""
+    """A place beside the path, whose file is moved there at the end, so that nobody ever sees half of it.
+
+    A link is kept, what it points to is replaced; devices, pipes and folders are refused.
+    """
+    if path.exists() and not path.is_file():
+        raise PlaycallError(f"{path} cannot be written: it is no regular file. Name a file to write.")
+    path = path.resolve()
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield beside

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from playcall.calibration import ConfidenceCalibrator
+from playcall.portfolio.arms import independent
 from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.files import read_json, write_whole
 from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, cross_fit
@@ -119,7 +120,7 @@ def fit_points(recording: Recording, targets: Mapping[str, Target], **folding: U
 
 def usable_for(recording: Recording, *targets: Target) -> Recording:
     """Only the arms that have what the targets limit; Misuse where none has."""
-    usable = priced(recording)
+    usable = independent(priced(recording))
     if not usable.priced and any(t.costly for t in targets):
         raise Misuse(f"{recording.name} has no costs, so a limit or weight on them means nothing; add a cost column.")
     if any(t.timely for t in targets):
@@ -165,7 +166,7 @@ def policy_of(
     )
     data = {"table": recording.name, "fingerprint": fingerprint(recording)}
     used = {a: prices[a] for a in arms_of(choice.strategy)}
-    notes = recording.notes if choice.feasible else (*recording.notes, nearest_words(target, choice))
+    notes = usable.notes if choice.feasible else (*usable.notes, nearest_words(target, choice))
     calibration = calibration_of(usable.only(used))
     return Policy(choice.strategy, expected, target, used, data, notes, recording.canonical, calibration)
 

@@ -60,6 +60,12 @@ class Draws:
         """How many draws each task has."""
         return self.answer.shape[1]
 
+    def first(self, draws: int) -> Draws:
+        """Only the first draws of each task."""
+        columns = (self.answer, self.score, self.failed, self.price, self.latency, self.quality)
+        prompt = None if self.prompt is None else self.prompt[:, :draws]
+        return Draws(*(x[:, :draws] for x in columns), self.priced, self.timed, prompt)  # type: ignore[arg-type, call-arg]
+
     def take(self, rows: Ints | Mask) -> Draws:
         """Only these tasks."""
         columns = (self.answer, self.score, self.failed, self.price, self.latency, self.quality)

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from playcall.evals.table import read_table, read_tables
-from playcall.portfolio.arms import Finding, diagnose, positions_differ, redundant
-from playcall.strategies import Draws, Recording
+from playcall.portfolio import fit
+from playcall.portfolio.arms import Finding, diagnose, independent, positions_differ, redundant
+from playcall.strategies import Ask, Draws, Recording
 from playcall.strategies.panel import Floats, Ints
 
 from .made import made
@@ -246,3 +247,19 @@ def test_planbench_mystery_blocked_models_never_answer_and_one_broke_off(shared:
 @pytest.mark.parametrize("name", ["cascade_mmlu", "swebench_bash_only"])
 def test_tables_without_traps_are_left_alone(shared: Path, name: str) -> None:
     assert kinds(read_table(shared / f"{name}.parquet")) == []
+
+
+def test_draws_that_are_ranks_of_one_run_are_never_voted_on() -> None:
+    """As in tot_gpt4's beams: the first is the best, the others are what it beat."""
+    rng = np.random.default_rng(0)
+    right = rng.random((300, 3)) < np.array([0.7, 0.5, 0.3])
+    answer = np.where(right, 0, rng.integers(1, 5, (300, 3)))
+    shape, nan = (300, 3), np.full((300, 3), np.nan)
+    beams = Draws(answer, nan, np.zeros(shape, bool), np.full(shape, 10), np.ones(shape, int), right.astype(float))
+    recording = Recording(tuple(map(str, range(300))), {"beams": beams}, tuple("abcde"))
+    assert independent(recording)["beams"].depth == 1
+    policy = fit(recording, folds=2)
+    assert policy.strategy == Ask("beams")
+    assert policy.figures.quality == pytest.approx(right[:, 0].mean())
+    assert any("not independent" in note for note in policy.notes)
+    assert independent(replace(recording, graded_by_checker=True))["beams"].depth == 3  # a checker asks them in order

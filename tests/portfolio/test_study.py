@@ -164,8 +164,8 @@ def test_one_arm_is_studied_too() -> None:
 
 def test_repeated_draws_bring_their_baselines() -> None:
     def thrice(d: Draws) -> Draws:
-        x = replace(d, **{k: np.repeat(getattr(d, k), 3, axis=1) for k in ("answer", "score", "failed", "quality")})
-        return replace(x, price=np.repeat(d.price, 3, axis=1), latency=np.repeat(d.latency, 3, axis=1))
+        columns = ("answer", "score", "failed", "quality", "price", "latency")
+        return replace(d, **{k: np.hstack([np.roll(getattr(d, k), i, axis=0) for i in range(3)]) for k in columns})
 
     deep: Recording = replace(RECORDING, arms={a: thrice(d) for a, d in RECORDING.arms.items()})
     names = {b.name for b in study(deep.take(np.arange(60)), folds=2).baselines}
