@@ -287,7 +287,7 @@ def command(
     names = [*dict.fromkeys(name for name in learners.split(",") if name)] or list(LEARNERS)
     if strange := [name for name in names if name not in LEARNERS]:
         raise Misuse(f"there is no learner {strange[0]!r}; pick from {some(LEARNERS, 20)}.")
-    sizes = [*dict.fromkeys(int(k) if k.strip().isdigit() else 0 for k in labels.split(","))]
+    sizes = [*dict.fromkeys(int(k) if k.strip().isdecimal() else 0 for k in labels.split(","))]
     if min(sizes) < 10:
         raise Misuse(f"--labels {labels}: write numbers of at least 10, with commas between.")
     benches = list(read_folder(folder, [name for name in tables.split(",") if name]))

@@ -28,6 +28,7 @@ from playcall.evals.record_cli import record
 from playcall.evals.run_cli import run
 from playcall.evals.table import Options, read_table, read_tables
 from playcall.portfolio import Folding
+from playcall.portfolio.curve import FEWEST
 from playcall.portfolio.guarantee import BEST
 from playcall.portfolio.studies import study
 from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
@@ -37,6 +38,7 @@ app.add_typer(ledger_app, name="ledger")
 app.command()(record)
 app.command()(run)
 Tables = dict[str, Recording]
+_DELTA = 0.1
 
 PolicyFile = Annotated[Path, typer.Argument(help="A policy that `playcall fit` wrote, or a strategy file.")]
 Labels = Annotated[
@@ -183,7 +185,7 @@ def fit(
     guarantee: Annotated[
         float | None, typer.Option(help="0.02: prove on tasks held back that the play loses at most so much quality.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Chance that what is proved is false.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="Chance that what is proved is false.")] = _DELTA,
     reference: Annotated[str, typer.Option(help="The arm that the guarantee is against; best is the best one.")] = BEST,
     json_: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
 ) -> None:
@@ -199,6 +201,12 @@ def fit(
         max_drop=max_drop,
         max_latency_p95=max_latency_p95,
     )
+    if guarantee is not None and not -1 < guarantee < 1:
+        raise Misuse(f"--guarantee {guarantee:g}: give quality between -1 and 1, such as 0.02 for two points.")
+    if not 0 < delta < 1:
+        raise Misuse(f"--delta {delta:g}: give a number between 0 and 1, such as 0.1.")
+    if guarantee is None and (delta != _DELTA or reference != BEST):
+        raise Misuse("--delta and --reference say how to prove a --guarantee; give that too, such as --guarantee 0.02.")
     counts, done = _counts(labels), list[Fitted]()
     for value, recording in tables.items():
         with shown.bar("searching") as tell:
@@ -206,9 +214,13 @@ def fit(
             made = fitted(
                 recording, target, labels=counts, guarantee=guarantee, delta=delta, reference=reference, **told
             )
-        path = output.with_name(f"{output.stem}-{value}{output.suffix}") if value else output
+        path = output.with_name(f"{output.stem}-{_in_a_name(value)}{output.suffix}") if value else output
         made.policy.save(path)
         done.append(made)
+        if lacking := sorted(set(counts) - {c.labels for c in made.study.curve}):
+            some = ",".join(map(str, lacking))
+            n = made.study.policy.figures.tasks
+            print(f"playcall: --labels {some}: left out, of {n:,} tasks that leaves none to grade on.", file=sys.stderr)
         if not json_:
             study_show.show(made)
             shown.out.print(f"Written to {path}.", markup=False)
@@ -218,10 +230,15 @@ def fit(
 
 
 def _counts(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in (text or "").split(",") if part.strip())
-    except ValueError:
-        raise Misuse(f"--labels {text!r}: write whole numbers, such as 50,100,300.") from None
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if any(not part.isdecimal() or int(part) < FEWEST for part in parts):
+        raise Misuse(f"--labels {text!r}: write whole numbers from {FEWEST} on, such as 50,100,300.")
+    return tuple(map(int, parts))
+
+
+def _in_a_name(value: str) -> str:
+    """A text as a part of a file's name, apart from those of other texts."""
+    return "".join(f"%{ord(c):02X}" if c in "%/\\\0" else c for c in value)
 
 
 def _beside(recording: Recording, labels: tuple[int, ...], folding: Folding) -> Beside:
@@ -234,9 +251,9 @@ def _weights(text: str) -> dict[str, float]:
     try:
         pairs = {k.strip(): float(v) for k, v in (pair.split("=") for pair in text.split(",") if pair)}
     except ValueError:
-        pairs = {text: 0.0}
-    if strange := set(pairs) - {"cost", "latency"}:
-        raise Misuse(f"--weights {sorted(strange)[0]!r}: write cost=NUMBER,latency=NUMBER.")
+        pairs = {}
+    if len(pairs) < len([pair for pair in text.split(",") if pair]) or set(pairs) - {"cost", "latency"}:
+        raise Misuse(f"--weights {text!r}: write cost=NUMBER,latency=NUMBER.")
     return pairs
 
 

@@ -49,12 +49,13 @@ def fitted(
 
     Raises Infeasible where nothing keeps the target. Where nothing can be certified the policy is the study's.
     """
-    s = study(recording, target, labels=labels, **folding)
     if guarantee is None:
+        s = study(recording, target, labels=labels, **folding)
         return Fitted(s, s.policy)
     folding.get("progress", unseen)("certifying on tasks held back", 0, 1)
     seed = folding.get("seed", 0)
-    g = certify(recording, target=guarantee, delta=delta, reference=reference, share=_HELD, seed=seed)
+    g = certify(recording, target=guarantee, delta=delta, reference=reference, share=_HELD, seed=seed)  # refuses first
+    s = study(recording, target, labels=labels, **folding)
     return Fitted(s, s.policy if g.strategy is None else _certified(recording, s.policy, g.strategy, g.words, seed), g)
 
 

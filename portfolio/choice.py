@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ class Target:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not (isinstance(value, Real) and 0 <= value < inf):
+            if value is not None and not (isinstance(value, int | float | np.number) and 0 <= value < inf):
                 raise Misuse(f"Target {name}={value!r}: give a number, zero or more.")
         for name, value in (("min_quality", self.min_quality), ("max_drop", self.max_drop)):
             if value is not None and value > 1:

@@ -10,7 +10,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from scipy.stats import norm
 
-from playcall.calibration.intervals import wilson
+from playcall.calibration.intervals import mean_interval
 from playcall.portfolio.choice import Target
 from playcall.portfolio.nested import Progress, unseen
 from playcall.portfolio.policy import usable_for
@@ -21,7 +21,7 @@ from playcall.strategies import NANO, Ask, Explain, Misuse, Outcomes, Recording,
 from playcall.strategies.panel import Floats, Mask
 
 _CONFIDENCE = 0.95
-_FEWEST = 10  # labels
+FEWEST = 10  # labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ def learning_curve(
     its size. Where nothing keeps the target, the nearest play counts. See `spread` for the 95% intervals.
     """
     target = target or Target()
-    if runs < 2 or any(n < _FEWEST for n in labels):
+    if runs < 2 or any(n < FEWEST for n in labels):
         raise Misuse(
-            f"learning_curve(labels={tuple(labels)}, runs={runs}): give {_FEWEST} or more labels, 2 or more runs."
+            f"learning_curve(labels={tuple(labels)}, runs={runs}): give {FEWEST} or more labels, 2 or more runs."
         )
     usable = usable_for(recording, target)
     sizes = sorted({int(n) for n in labels if n < len(usable)})
@@ -135,7 +135,8 @@ def _point(recording: Recording, labels: int, runs: Sequence[tuple[Mask, Strateg
     low, high = mean - z * error, mean + z * error
     if not error:  # all alike, which of so few says little
         seen = graded.any(axis=0)
-        low, high = wilson(mean, len(set(np.asarray(recording.groups)[seen])) if recording.groups else int(seen.sum()))
+        count = len(set(np.asarray(recording.groups)[seen])) if recording.groups else int(seen.sum())
+        _, low, high = mean_interval(np.full(count, mean))
     plays = Counter(arms_of(strategy) for _, strategy, *_ in runs)
     usual = next(s for _, s, *_ in runs if arms_of(s) == plays.most_common(1)[0][0])
     return CurvePoint(

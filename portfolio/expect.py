@@ -64,11 +64,15 @@ def shrunk(modelled: Floats, residual: Floats, variance: Floats, relevance: Floa
     how much each play says about how far the model is off.
     """
     free = variance > 1e-9
-    between = 0.0
+    between, common = 0.0, 0.0
     if (relevance * free).sum() > 0:
-        between = max(0.0, float(np.average((residual**2 - variance)[free], weights=relevance[free])))
+        r, v, w = residual[free], variance[free], relevance[free]
+        common = float(np.average(r, weights=w))  # what the model gets wrong of all plays alike, so far as it is sure
+        common *= max(0.0, 1 - float(np.average(v, weights=w)) / max(common**2, 1e-12))
+        between = max(0.0, float(np.average((r - common) ** 2 - v, weights=w)))
     between += _DOUBT**2
-    return np.asarray(modelled + between / (between + variance) * residual)
+    centre = np.where(free, common, 0.0)
+    return np.asarray(modelled + centre + between / (between + variance) * (residual - centre))
 
 
 def toll(calls: int) -> float:

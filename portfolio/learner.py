@@ -98,6 +98,8 @@ class PortfolioLearner(BaseEstimator):
         Raises Infeasible where nothing keeps the target, Misuse where it limits what was not recorded.
         """
         target, fallback = self.target, self.fallback
+        if isinstance(self.random_state, int | np.integer) and self.random_state < 0:
+            raise Misuse(f"PortfolioLearner random_state={self.random_state}: give a whole number from 0 on.")
         recording = self._recorded(X, reset=True)
         folding = {"folds": self.folds, "repeats": self.repeats, "seed": self.random_state}
         found = study(recording, target, fallback=fallback, **folding)  # type: ignore[arg-type]
@@ -140,6 +142,9 @@ class PortfolioLearner(BaseEstimator):
     def add_arm(self, recording: Recording) -> Self:
         """Learn again with the arms of another recording of the same tasks."""
         check_is_fitted(self)
+        if not isinstance(recording, Recording):
+            what = type(recording).__name__
+            raise Misuse(f"PortfolioLearner.add_arm takes a Recording of the same tasks, not {what}.")
         return self.fit(self.recording_.join(recording))
 
     def __sklearn_tags__(self) -> Tags:

@@ -81,3 +81,9 @@ def test_twice_the_variance_is_half_the_groups() -> None:
     assert (most - least) / (high - low) == pytest.approx(2**0.5)
     low, least = (grouped_interval(np.ones(100), names, inflation=i)[1] for i in (1.0, 2.0))
     assert least < low < 1
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 7])
+def test_groups_of_one_item_are_no_groups(wrong: int) -> None:
+    values = np.repeat([0.0, 1.0], [wrong, 60 - wrong])
+    assert grouped_interval(values, [str(i) for i in range(60)], inflation=1.4) == mean_interval(values, inflation=1.4)

@@ -45,3 +45,14 @@ def test_a_partial_grade_is_that_share_of_a_right_answer() -> None:
     score = np.linspace(0.05, 0.95, 100)
     halves = fit_weight("a", score, np.full(100, 0.5))
     assert halves(score) == pytest.approx(np.zeros(100), abs=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("unit", [1e6, 1e100, 1e299])
+def test_huge_raw_scores_give_the_curve_of_the_same_scores_in_other_units(unit: float) -> None:
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=2_000)
+    right = (rng.random(score.size) < expit(0.3 + 2 * score)).astype(float)
+    weight = fit_weight("a", score * unit, right)
+    assert weight.scale == "raw"
+    assert (weight.bias, weight.slope * unit) == (pytest.approx(0.3, abs=0.15), pytest.approx(2, abs=0.2))

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from playcall.calibration import mean_interval
-from playcall.calibration.intervals import quantile_interval, spread_interval
+from playcall.calibration.intervals import quantile_interval, spread_interval, wilson
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (7, 10), (10, 10), (3, 400), (399, 400)])
@@ -58,3 +58,12 @@ def test_the_interval_of_a_quantile_holds_it_as_often_as_it_says() -> None:
     truth = -np.log(0.05)
     ends = [quantile_interval(rng.exponential(1, 200), 0.95)[1:] for _ in range(1000)]
     assert 0.93 <= np.mean([low <= truth <= high for low, high in ends]) <= 0.98
+
+
+def test_an_interval_holds_its_mean_whatever_is_rounded() -> None:
+    for n in range(1, 400):
+        for value in (0.0, 1.0):
+            mean, low, high = mean_interval(np.full(n, value), inflation=1.4)
+            assert low <= mean <= high
+            low, high = wilson(value, n)
+            assert low <= value <= high

@@ -153,6 +153,8 @@ def test_what_others_call_our_columns_is_suggested(tmp_path: Path) -> None:
         ({"columns": {"score": ""}}, "there is no column ''"),
         ({"verifier": "judge"}, "there is no column 'judge'"),
         ({"verifier": "answer"}, "'x0' is not a finite number"),
+        ({"group": "dataset"}, "all items are of one group, 'd'"),
+        ({"group": "arm"}, "is in two groups, 'a' and 'b'. Give each item one group"),
     ],
 )
 def test_an_option_that_does_not_fit_the_file_is_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from playcall.evals import baselines, baselines_staged, benchmark
 from playcall.evals.baselines import DROP, POINTS, SHARES
 from playcall.evals.benchmark_summary import area, summarise
 from playcall.evals.benchmark_tables import Bench, read_folder
-from playcall.strategies import Draws, Misuse, Recording
+from playcall.strategies import Draws, Misuse, PlaycallError, Recording
 
 from ..portfolio.made import made
 
@@ -513,3 +513,19 @@ def test_the_summary_is_the_means_of_its_rows() -> None:
     assert found.optimism == pytest.approx(5)
     # U - U_single: 0.8 - 0.1 * 0.5 - (0.8 - 0.1) = 0.05 on average; the oracle's 0.9 - 0.05 - 0.7 = 0.15
     assert found.closed_gap == pytest.approx(1 / 3)
+
+
+def test_rows_that_cannot_be_written_are_refused_before_the_work(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "_computed", lambda *_: pytest.fail("worked first"))
+    for out in (tmp_path / "no" / "rows.jsonl", tmp_path):
+        with pytest.raises(PlaycallError, match=r"cannot be (written|read as rows)"):
+            command(folder, "--labels", "20", "--splits", 1, "--learners", "oracle", "-o", out)
+
+
+def test_what_is_named_twice_is_run_once(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    command(folder, "--labels", "20,20", "--splits", 1, "--jobs", 1, "--learners", "oracle,oracle", "-o", out)
+    keys = [(r["table"], r["labels"], r["point"]) for r in map(json.loads, out.read_text().splitlines())]
+    assert len(keys) == len(set(keys)) > 0

@@ -149,7 +149,16 @@ def test_an_infeasible_target_exits_with_3_and_names_the_nearest_point(run) -> N
         (["fit", *PRIME, "--max-cost", "1", "--max-share", "1"], "not both"),
         (["fit", *PRIME, "--labels", "50;100"], "50,100,300"),
         (["report", *PRIME, "--labels", "many"], "50,100,300"),
+        (["fit", *PRIME, "--labels", "0"], "--labels '0'"),
+        (["fit", *PRIME, "--weights", "cost"], "--weights 'cost'"),
+        (["fit", *PRIME, "--weights", "cost=1,cost=2"], "cost=NUMBER"),
+        (["fit", *PRIME, "--max-drop", "0", "--min-quality", ".5"], "Target min_quality=0.5, max_drop=0:"),
+        (["fit", *PRIME, "--guarantee", "1"], "--guarantee 1"),
+        (["fit", *PRIME, "--guarantee", ".1", "--delta", "0"], "--delta 0"),
+        (["fit", *PRIME, "--guarantee", ".1", "--reference", "nobody"], "'nobody'"),
+        (["fit", *PRIME, "--reference", "gpt-4-0314"], "--guarantee 0.02"),
         (["fit", *PRIME, "-o", "nowhere/p.json"], "cannot be written"),
+        (["fit", *PRIME, "-o", ""], "no regular file"),
         (["show", "nowhere.json"], "nowhere.json"),
         (["explain", "nowhere.json"], "nowhere.json"),
     ],
@@ -183,3 +192,22 @@ def test_the_bundled_tables_are_whole_and_hold_no_prompts(table: str, tasks: int
     held = pq.read_table(DATA / f"{table}.parquet")
     assert held.num_rows == tasks * arms
     assert "prompt" not in held.schema.names
+
+
+def test_a_task_named_like_a_path_gets_a_file_of_its_own_beside_the_others(run) -> None:  # type: ignore[no-untyped-def]
+    calls = [
+        {"item": f"q{i}", "arm": arm, "score": i % 2, "of": of}
+        for of in ("../a/b", "../a%2Fb")
+        for i in range(10)
+        for arm in "xy"
+    ]
+    Path("t.jsonl").write_text("".join(json.dumps(call) + "\n" for call in calls))
+    assert run("fit", "t.jsonl", "--by", "of", "--folds", "2")[0] == 0
+    written = {path.name for path in Path().iterdir()} - {"t.jsonl"}
+    assert written == {"policy-..%2Fa%2Fb.json", "policy-..%2Fa%252Fb.json"}
+
+
+def test_labels_that_the_table_does_not_have_are_said_to_be_left_out(run) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = run("fit", *PRIME, "--folds", "2", "--labels", "5000", "--json")
+    assert (status, json.loads(out)["curve"]) == (0, [])
+    assert "--labels 5000: left out, of 1,000 tasks" in err

@@ -153,6 +153,15 @@ def test_what_cannot_be_meant_is_refused() -> None:
         PortfolioLearner(min_quality=0.9999).fit(RECORDING)
     with pytest.raises(Misuse, match="min_quality"):
         PortfolioLearner(min_quality=2.0).fit(RECORDING)
+    with pytest.raises(Misuse, match=r"max_share='0\.5'"):
+        PortfolioLearner(max_share="0.5").fit(RECORDING)  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match="random_state=-1"):
+        PortfolioLearner(random_state=-1).fit(RECORDING)
+
+
+def test_only_a_recording_adds_arms(learner: PortfolioLearner) -> None:
+    with pytest.raises(Misuse, match="not ndarray"):
+        learner.add_arm(np.ones((9, 1)))  # type: ignore[arg-type]
 
 
 def test_the_same_seed_gives_the_same_figures(learner: PortfolioLearner) -> None:
