@@ -47,7 +47,7 @@ def platt(arm: str, score: Floats, quality: Floats, often: Floats, scale: Scale,
         return Weight(arm, plain, missing=plain)
     unit = max(float(np.abs(x).max()) / _WIDE, 1.0)  # the same curve and ridge; lbfgs fails on huge numbers
     x = x / unit
-    both = LogisticRegression(C=C * min(unit, 1e100) ** 2).fit(
+    both = LogisticRegression(C=C if unit == 1 else C * min(unit, 1e100) ** 2).fit(
         np.concatenate([x, x])[:, None], np.repeat([1, 0], len(x)), sample_weight=np.concatenate([n * y, n * (1 - y)])
     )
     return Weight(arm, float(both.intercept_[0]), float(both.coef_[0, 0]) / unit, scale, plain)

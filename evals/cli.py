@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from errno import EDQUOT, EFBIG, ENOSPC
 from functools import wraps
 from importlib.resources import as_file, files
 from io import TextIOWrapper
@@ -57,6 +59,12 @@ def main() -> NoReturn:
     except PlaycallError as error:
         print(f"playcall: {error}", file=sys.stderr)
         sys.exit(3 if isinstance(error, portfolio.Infeasible) else 2)
+    except OSError as error:
+        if error.errno not in (ENOSPC, EFBIG, EDQUOT):
+            raise
+        print(f"playcall: the output cannot be written: {error.strerror}. Make room for it.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it cannot be written at the exit either
+        sys.exit(2)
     sys.exit(0)
 
 

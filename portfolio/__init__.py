@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and serving needs none of it
     from playcall.portfolio.arms import Finding, diagnose
+    from playcall.portfolio.cascade import CascadeLearner
     from playcall.portfolio.choice import Choice, Target, choose
     from playcall.portfolio.coverage import Checked, CoveragePortfolio, checked_plays
     from playcall.portfolio.curve import CurvePoint, learning_curve
@@ -23,14 +24,15 @@ if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and ser
 
 # fmt: off
 __all__ = [
-    "Checked", "Choice", "Chooser", "CoveragePortfolio", "CurvePoint", "Expected", "Figures", "Finding", "Fixed",
-    "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Play", "Policy", "PortfolioLearner", "Progress",
+    "CascadeLearner", "Checked", "Choice", "Chooser", "CoveragePortfolio", "CurvePoint", "Expected", "Figures",
+    "Finding", "Fixed", "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Play", "Policy", "PortfolioLearner", "Progress",
     "Served", "Study", "Swept", "Target", "VotePortfolio", "best_arm", "certify", "checked_plays", "choose",
     "cross_fit", "diagnose", "drawn", "fit", "fit_points", "learning_curve", "load", "plays", "priced", "search",
     "shortlist", "standard", "study", "write_whole",
 ]
 _PLACES = {
-    "serve": ("load", "Served"), "files": ("write_whole",), "arms": ("Finding", "diagnose"),
+    "cascade": ("CascadeLearner",), "serve": ("load", "Served"), "files": ("write_whole",),
+    "arms": ("Finding", "diagnose"),
     "coverage": ("Checked", "CoveragePortfolio", "checked_plays"), "curve": ("CurvePoint", "learning_curve"),
     "draws": ("drawn",), "families": ("standard",), "guarantee": ("Guarantee", "certify"), "joint": ("JointFailure",),
     "learner": ("PortfolioLearner",), "nested": ("Chooser", "Figures", "Folding", "HeldOut", "Progress", "cross_fit"),

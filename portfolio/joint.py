@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.covariance import LedoitWolf
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from playcall.strategies import Misuse
+from playcall.strategies import Misuse, Recording
 from playcall.strategies.panel import Floats
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -26,6 +26,11 @@ _STEEPEST = 0.999  # correlations beyond this are not told apart
 
 def grades(estimator: BaseEstimator, X: ArrayLike, *, reset: bool) -> Floats:
     """(items, arms) grades as floats from 0 to 1; what lies outside is moved to the nearer end, with a warning."""
+    if isinstance(X, Recording):
+        raise Misuse(
+            f"{type(estimator).__name__} takes (items, arms) grades, not a Recording; give "
+            "np.stack([d.quality.mean(axis=1) for d in recording.arms.values()], axis=1)."
+        )
     scores = np.asarray(validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_min_samples=2))
     if scores.min() < 0 or scores.max() > 1:
         warnings.warn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Self
@@ -10,22 +9,18 @@ from typing import Self
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from playcall.portfolio.choice import Target
+from playcall.portfolio.estimators import LearnsStrategy
 from playcall.portfolio.nested import Figures
 from playcall.portfolio.policy import Policy
 from playcall.portfolio.simplest import Fallback
 from playcall.portfolio.studies import Study, study
-from playcall.strategies import NANO, Draws, Misuse, Recording, Replay, outcomes
-from playcall.strategies.panel import Floats
-
-_NULL = "\x00"  # texts that stand for answers without one begin with it
+from playcall.strategies import NANO, Misuse, Recording, outcomes
 
 
-class PortfolioLearner(BaseEstimator):
+class PortfolioLearner(LearnsStrategy):
     """Which calls to make, in which order, and when to stop, learned from recorded calls.
 
     X is a `Recording` of (tasks, arms), which scikit-learn splits by tasks; there is no y, as grades are recorded. Or X
@@ -46,6 +41,7 @@ class PortfolioLearner(BaseEstimator):
     Attributes
     ----------
     best_policy_ : `Policy`, with its figures; `save` writes it as JSON.
+    strategy_ : its strategy.
     frontier_ : pandas DataFrame, a row for each `Point` by rising cost: name, words, max_share; apparent, held_out
         (None: see `study`), quality, quality_low, quality_high (0 to 1); cost_per_task (USD), latency_mean,
         latency_p95 (seconds), calls; difference, difference_low, difference_high (to the best single arm). None or NaN
@@ -105,32 +101,16 @@ class PortfolioLearner(BaseEstimator):
         found = study(recording, target, fallback=fallback, **folding)  # type: ignore[arg-type]
         self.recording_, self.study_ = recording, found
         self.best_policy_: Policy = found.policy
+        self.strategy_ = found.policy.strategy
         self.frontier_ = _frontier(found)
         self.cv_results_ = _results(found)
         self.optimism_ = found.optimism
         return self
 
-    def predict(self, X: Recording | ArrayLike) -> NDArray[np.object_] | NDArray[np.int64]:
-        """(tasks,) the answer that the policy puts out, as text, None where there is none.
-
-        Of grades: (tasks,) the column of the arm whose answer it is.
-        """
-        check_is_fitted(self)
-        recording = self._recorded(X, reset=False)
-        panel = Replay(recording)(self.best_policy_.strategy)
-        if not isinstance(X, Recording):
-            column = {arm: i for i, arm in enumerate(recording.arms)}
-            return np.array([column[a] for a in panel.arm], dtype=np.int64)[panel.output]
-        if not recording.answered:
-            raise Misuse(f"{recording.name} holds no answers, only grades; use score.")
-        codes = np.take_along_axis(panel.answer, np.maximum(panel.output, 0)[:, None], axis=1)[:, 0]
-        texts = np.array([*(None if t.startswith(_NULL) else t for t in recording.texts), None], dtype=object)
-        return texts[np.where(panel.output >= 0, codes, -1)]
-
     def score(self, X: Recording | ArrayLike, y: object = None) -> float:
         """Mean quality of the policy (0 to 1), less what cost and time are weighed with, where they are."""
         check_is_fitted(self)
-        o = outcomes(self.best_policy_.strategy, self._recorded(X, reset=False))
+        o = outcomes(self.strategy_, self._recorded(X, reset=False))
         weighed = self.cost_weight * o.cost.mean() / NANO + self.latency_weight * o.latency.mean() / 1e6
         return float(o.quality.mean() - weighed)
 
@@ -146,39 +126,6 @@ class PortfolioLearner(BaseEstimator):
             what = type(recording).__name__
             raise Misuse(f"PortfolioLearner.add_arm takes a Recording of the same tasks, not {what}.")
         return self.fit(self.recording_.join(recording))
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = False
-        return tags
-
-    def _recorded(self, X: Recording | ArrayLike, *, reset: bool) -> Recording:
-        if not isinstance(X, Recording):
-            scores = self._grades(X, reset=reset)
-            names = getattr(self, "feature_names_in_", range(scores.shape[1]))
-            return graded(scores, [str(a) for a in names])
-        if reset:
-            self.n_features_in_ = len(X.arms)
-            self.feature_names_in_ = np.array(list(X.arms), dtype=object)
-        return X
-
-    def _grades(self, X: ArrayLike, *, reset: bool) -> Floats:
-        scores = validate_data(self, X, reset=reset, dtype=np.float64, ensure_min_samples=2 if reset else 1)
-        if scores.min() < 0 or scores.max() > 1:
-            what = f"grades run from {scores.min():.3g} to {scores.max():.3g} and are clipped to 0..1"
-            warnings.warn(f"PortfolioLearner: {what}; divide by the best possible grade first.", stacklevel=4)
-        return np.asarray(np.clip(scores, 0.0, 1.0))
-
-
-def graded(scores: Floats, names: list[str]) -> Recording:
-    """(tasks, arms) grades as a Recording without answers, costs and latencies."""
-    n = len(scores)
-    blank, whole = np.full((n, 1), np.nan), np.zeros((n, 1), dtype=np.int64)
-    arms = {
-        arm: Draws(whole, blank, whole > 0, whole, whole + 1, scores[:, [i]], priced=False, timed=False)
-        for i, arm in enumerate(names)
-    }
-    return Recording(tuple(map(str, range(n))), arms, (), "X")
 
 
 def _frontier(found: Study) -> pd.DataFrame:

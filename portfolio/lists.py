@@ -159,6 +159,9 @@ def costs(cost: ArrayLike | None, shape: tuple[int, int]) -> Floats:
     """(items, arms) costs of a call from what was given."""
     try:
         given = np.asarray(1.0 if cost is None else cost, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise Misuse(f"cost holds no numbers: {error}; give USD per call, (arms,) or (items, arms).") from None
+    try:
         full = np.broadcast_to(given, shape)
     except ValueError:
         raise Misuse(f"cost has shape {given.shape}; give (arms,) or (items, arms), here {shape}.") from None

@@ -66,6 +66,8 @@ class VotePortfolio(BaseEstimator):
         """
         if not 0 < self.ridge < np.inf:
             raise Misuse(f"VotePortfolio(ridge={self.ridge!r}): give a number above zero.")
+        if self.select and not (isinstance(self.folds, int | np.integer) and self.folds >= 2):
+            raise Misuse(f"VotePortfolio(folds={self.folds!r}): give a whole number of 2 or more.")
         recording = self._recorded(X, y, reset=True)
         arms = self._chosen(recording) if self.select else tuple(recording.arms)
         self.arms_, self.belief_ = arms, fit_vote(arms, recording, calibrated=self.calibrated, ridge=self.ridge)

@@ -242,6 +242,8 @@ def test_what_cannot_be_meant_is_refused() -> None:
         CoveragePortfolio(budget=-1).fit(p)
     with pytest.raises(Misuse, match=r"shape \(3,\)"):
         CoveragePortfolio().fit(p, cost=[1, 2, 3])
+    with pytest.raises(Misuse, match="cost holds no numbers"):
+        CoveragePortfolio().fit(np.ones((5, 2)), cost=["cheap", "dear"])
     with pytest.raises(Misuse, match="negative or missing"):
         CoveragePortfolio().fit(p, cost=[1, 2, 3, np.nan])
     with pytest.raises(Misuse, match="accepted"):

@@ -17,6 +17,8 @@ from playcall.portfolio.joint import JointFailure, bivariate, orthant, rate_inte
 from playcall.strategies import Misuse
 from playcall.strategies.panel import Floats
 
+from .made import made
+
 
 @pytest.mark.filterwarnings("ignore:.*clipped")
 @parametrize_with_checks([JointFailure()])
@@ -144,3 +146,5 @@ def test_percentages_are_not_taken_for_shares_in_silence() -> None:
 def test_parameters_are_checked_when_fitting() -> None:
     with pytest.raises(Misuse, match="kappa=-1"):
         JointFailure(kappa=-1).fit(normals(0.5, 20))
+    with pytest.raises(Misuse, match=r"not a Recording; give np\.stack"):
+        JointFailure().fit(made({"a": 0.5, "b": 0.6}, tasks=9))  # type: ignore[arg-type]

@@ -88,6 +88,8 @@ def test_a_great_ridge_leaves_each_arm_its_own_log_odds() -> None:
     assert np.ptp(held[1:]) < np.ptp(free[1:])
     with pytest.raises(Misuse, match="ridge=0"):
         VotePortfolio(ridge=0).fit(X, y)
+    with pytest.raises(Misuse, match="folds=0"):
+        VotePortfolio(select=True, folds=0).fit(X, y)
 
 
 def test_silence_is_no_vote() -> None:
