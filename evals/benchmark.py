@@ -178,6 +178,8 @@ def kept(file: Path) -> list[Row]:
     """The rows of whole units in a file of rows; whatever a stopped run left of others is taken out of it."""
     if not file.exists():
         return []
+    if not file.is_file():
+        raise Misuse(f"{file} is no regular file. Name a file to write to.")
     rows = list[Row]()
     try:
         text = file.read_text(encoding="utf-8")

@@ -54,7 +54,8 @@ def facts(s: Study, *, brief: int | None = None) -> Iterator[tuple[str, str]]:
         late = f"95th percentile {f.latency_p95:.3g}{_interval(f, 'latency_p95')} s"
         yield "Latency", f"mean {f.latency_mean:.3g}{_interval(f, 'latency')} s, {late}"
     share = f" at {f.cost_per_task / f.single_cost:.2f}x its cost" if f.cost_per_task and f.single_cost else ""
-    alone = f"{f.single_arm}, the best arm alone ({100 * f.single_quality:.1f} %)"
+    chosen = f"{100 * f.single_quality:.1f} % where the arm too is chosen without the task"
+    alone = f"{f.single_arm}, the best arm alone ({chosen})"
     yield "Against", f"{alone}: {_difference(f)} points{share}"
     if s.strongest.words != Explain()(Ask(f.single_arm)):
         paid = "" if b.cost_per_task is None else f" at ${b.cost_per_task:.3g}"

@@ -25,10 +25,10 @@ if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and ser
 # fmt: off
 __all__ = [
     "CascadeLearner", "Checked", "Choice", "Chooser", "CoveragePortfolio", "CurvePoint", "Expected", "Figures",
-    "Finding", "Fixed", "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Play", "Policy", "PortfolioLearner", "Progress",
-    "Served", "Study", "Swept", "Target", "VotePortfolio", "best_arm", "certify", "checked_plays", "choose",
-    "cross_fit", "diagnose", "drawn", "fit", "fit_points", "learning_curve", "load", "plays", "priced", "search",
-    "shortlist", "standard", "study", "write_whole",
+    "Finding", "Fixed", "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Play", "Policy",
+    "PortfolioLearner", "Progress", "Served", "Study", "Swept", "Target", "VotePortfolio", "best_arm", "certify",
+    "checked_plays", "choose", "cross_fit", "diagnose", "drawn", "fit", "fit_points", "learning_curve", "load",
+    "plays", "priced", "search", "shortlist", "standard", "study", "write_whole",
 ]
 _PLACES = {
     "cascade": ("CascadeLearner",), "serve": ("load", "Served"), "files": ("write_whole",),

@@ -16,7 +16,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Misuse(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(document, dict):
         raise Misuse(f"{path} holds no JSON object; `playcall fit` writes one.")

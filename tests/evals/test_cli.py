@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from playcall.evals import read_table
+from playcall.evals import fitting, read_table
 from playcall.evals.cli import main
 from playcall.evals.fitting import fitted
 from playcall.portfolio import Target
@@ -221,3 +221,20 @@ def test_a_full_disk_under_the_standard_output_is_no_traceback(tmp_path: Path, f
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, "Traceback" in done.stderr, "ignored" in done.stderr) == (2, False, False)
     assert "output cannot be written: No space left" in done.stderr
+
+
+def test_what_cannot_be_certified_at_all_is_refused_before_anything_is_learned(
+    run,  # type: ignore[no-untyped-def]
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fitting, "study", lambda *_, **__: pytest.fail("learned first"))
+    status, _, err = run("fit", *PRIME, "--guarantee", "0.1", "--reference", "nobody")
+    assert (status, "reference='nobody'" in err) == (2, True)
+
+
+def test_the_best_arms_figure_is_said_to_be_of_an_arm_chosen_on_other_tasks(run) -> None:  # type: ignore[no-untyped-def]
+    _, out, _ = run("fit", *PRIME)
+    figures = json.loads(Path("policy.json").read_text())["figures"]
+    assert f"({100 * figures['single_quality']:.1f} % where the arm too is chosen without the task)" in " ".join(
+        out.split()
+    )
