@@ -102,7 +102,9 @@ def read(
 
 
 def fold(
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the nested cross-validation.")] = 5,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Folds of the nested cross-validation; with 2 or 3 figures are too low.")
+    ] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often it is repeated, with other folds.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
 ) -> Folding:
@@ -215,6 +217,8 @@ def fit(
         raise Misuse(f"--delta {delta:g}: give a number between 0 and 1, such as 0.1.")
     if guarantee is None and (delta != _DELTA or reference != BEST):
         raise Misuse("--delta and --reference say how to prove a --guarantee; give that too, such as --guarantee 0.02.")
+    if not output.parent.is_dir():
+        raise Misuse(f"--output {output}: there is no folder {output.parent}; make it first, or write elsewhere.")
     counts, done = _counts(labels), list[Fitted]()
     for value, recording in tables.items():
         with shown.bar("searching") as tell:

@@ -67,20 +67,20 @@ def compare(
     """The standard families, every single arm, the user's strategies and the oracle on one recording.
 
     What a family tunes is tuned on training folds and graded on the fold left out, and so is the single arm that it is
-    compared with. An arm is compared with `single_arm`, the best on all tasks. `folding` goes to `cross_fit`.
+    compared with, so that `single_arm`, the best on all tasks, is a little better than it. `folding` goes to
+    `cross_fit`.
     """
     usable = independent(priced(recording))
     single = best_arm(usable)
-    alone = usable[single].quality[:, 0]
     families, strategies = standard(usable), strategies or {}
     if taken := [name for name in strategies if name in families or name in recording.arms]:
         raise Misuse(f"your strategy {taken[0]!r} has the name of an arm or of a family; give it one of its own.")
     held, swept = cross_fit(usable, families, **folding), search(usable)
     chosen = held[ALONE].quality
     rows = [_row(n, "family", h, chosen, usable, Explain()(families[n](swept, usable))) for n, h in held.items()]
-    rows += [_graded(arm, "arm", Ask(arm), alone, recording) for arm in recording.arms]
+    rows += [_graded(arm, "arm", Ask(arm), chosen, recording) for arm in recording.arms]
     rows += [_graded(name, "yours", s, chosen, recording) for name, s in strategies.items()]
-    rows.append(_row("oracle: any call right", "bound", _oracle(usable), alone, usable, "The cheapest right call."))
+    rows.append(_row("oracle: any call right", "bound", _oracle(usable), chosen, usable, "The cheapest right call."))
     on = _frontier([r for r in rows if r.kind != "bound"])
     rows = [replace(r, frontier=r.strategy in on) for r in rows]
     order = {"family": 0, "yours": 1, "arm": 2, "bound": 3}

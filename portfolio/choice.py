@@ -95,6 +95,7 @@ class Choice:
     quality: float
     cost: float  # mean nano-dollars
     latency: float  # mean microseconds
+    tail: float  # microseconds, of 95 % of the tasks
 
 
 def choose(swept: Sequence[Play], recording: Recording, target: Target) -> Choice:
@@ -119,7 +120,7 @@ def choose(swept: Sequence[Play], recording: Recording, target: Target) -> Choic
         near = target.excess(options)
         best = options[near <= near.min() + 1e-9].sort_values("expected", ascending=False, kind="stable").head(1)
     strategy = _strategy(next(best.itertuples()), swept)
-    return Choice(strategy, feasible, *_means(outcomes(strategy, recording))[:3])
+    return Choice(strategy, feasible, *_means(outcomes(strategy, recording)))
 
 
 def _options(swept: Sequence[Play]) -> pd.DataFrame:

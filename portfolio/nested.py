@@ -138,6 +138,8 @@ def cross_fit(
     if folds < 2 or repeats < 1:
         what = "groups" if recording.groups else "tasks"
         raise Misuse(f"folds={folds}, repeats={repeats}: give at least 2 folds and 1 repeat (and 2 {what}).")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise Misuse(f"seed={seed!r}: give a whole number, zero or more.")
     rng = np.random.default_rng(seed)
     parts = [part for _ in range(repeats) for part in _parts(recording, folds, rng)]
     jobs = (delayed(_fold)(recording, choosers, np.setdiff1d(np.arange(n), part), part) for part in parts)

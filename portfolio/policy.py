@@ -191,8 +191,10 @@ def fingerprint(recording: Recording) -> str:
 
 def nearest_words(target: Target, choice: Choice) -> str:
     """What misses a target least."""
-    asked = ", ".join(f"{k} {v:g}" for k, v in asdict(target).items() if v)
+    weights = ("cost_weight", "latency_weight")
+    asked = ", ".join(f"{k} {v:g}" for k, v in asdict(target).items() if v or (v is not None and k not in weights))
+    tail = "" if target.max_latency_p95 is None else f" ({choice.tail / 1e6:.3g} s for 95% of them)"
     return (
         f"no play keeps the target ({asked}). The nearest one has quality {choice.quality:.4f}, costs "
-        f"${choice.cost / NANO:.6g} and takes {choice.latency / 1e6:.3g} s a task: relax the target to that."
+        f"${choice.cost / NANO:.6g} and takes {choice.latency / 1e6:.3g} s a task{tail}: relax the target to that."
     )

@@ -154,8 +154,8 @@ class Recording:
         arms = dict(self.arms)
         for arm, price in usd.items():
             d, mean = self[arm], float(self[arm].price.mean())
-            if not 0 <= price < float("inf"):
-                raise Misuse(f"reprice({{{arm!r}: {price!r}}}): give mean USD a call, zero or more.")
+            if not isinstance(price, int | float | np.number) or not 0 <= price <= 1e6:
+                raise Misuse(f"reprice({{{arm!r}: {price!r}}}): give mean USD a call, from 0 to a million.")
             if d.priced and mean > 0:
                 ratio = price * NANO / mean
                 prompt = None if d.prompt is None else np.rint(d.prompt * ratio).astype(np.int64)

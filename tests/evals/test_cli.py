@@ -157,7 +157,7 @@ def test_an_infeasible_target_exits_with_3_and_names_the_nearest_point(run) -> N
         (["fit", *PRIME, "--guarantee", ".1", "--delta", "0"], "--delta 0"),
         (["fit", *PRIME, "--guarantee", ".1", "--reference", "nobody"], "'nobody'"),
         (["fit", *PRIME, "--reference", "gpt-4-0314"], "--guarantee 0.02"),
-        (["fit", *PRIME, "-o", "nowhere/p.json"], "cannot be written"),
+        (["fit", *PRIME, "-o", "nowhere/p.json"], "there is no folder nowhere"),
         (["fit", *PRIME, "-o", ""], "no regular file"),
         (["show", "nowhere.json"], "nowhere.json"),
         (["explain", "nowhere.json"], "nowhere.json"),
