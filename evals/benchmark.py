@@ -44,6 +44,7 @@ from playcall.strategies import (
 )
 from playcall.strategies.errors import some
 
+_BETWEEN = (0.05, 0.1, 0.2, 0.33, 0.75, 1.0)  # of the best single arm's cost
 SPARE = 50  # tasks that must be left to grade on
 Key = tuple[object, ...]
 _KEYS = ("table", "labels", "split", "learner")
@@ -53,8 +54,9 @@ _KEYS = ("table", "labels", "split", "learner")
 
 
 def portfolio(train: Recording, seed: int, texts: Mapping[str, str]) -> dict[str, Play]:
-    """What `playcall.portfolio` learns, with the figures that it states."""
-    targets = {"frugal": Target(max_drop=DROP), **{point: Target(max_share=share) for point, share in SHARES.items()}}
+    """What `playcall.portfolio` learns, with the figures that it states: at the points, and for the area between."""
+    shares = SHARES | {f"{share:g}x": share for share in _BETWEEN}
+    targets = {"frugal": Target(max_drop=DROP), **{point: Target(max_share=share) for point, share in shares.items()}}
     plays = {}
     for point, policy in fit_points(train, targets, seed=seed).items():
         grade, f = _Believed(policy.strategy), policy.figures
