@@ -152,7 +152,7 @@ def _fit(seen: Sequence[_Seen], prior: Floats, own: float, steps: int = 25) -> F
             step = step / 2
             then, p = value(theta + step)
         theta = theta + step
-        if then - now < 1e-3:
+        if then - now < 1e-2:
             break
         now = then
     return theta

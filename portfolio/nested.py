@@ -132,6 +132,19 @@ def cross_fit(
 
     Each task is graded once per repeat, by a play chosen without it; where tasks have groups, without its group.
     """
+    return cross_fitting(recording, choosers, folds=folds, repeats=repeats, seed=seed, progress=progress)()
+
+
+def cross_fitting(
+    recording: Recording,
+    choosers: Mapping[str, Chooser],
+    *,
+    folds: int = 5,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Progress = unseen,
+) -> Callable[[], dict[str, HeldOut]]:
+    """The same, begun on other processes where it is worth that: call what is returned to wait for it."""
     n = len(recording)
     most = len(set(recording.groups)) if recording.groups else n
     folds = min(folds, most)
@@ -143,20 +156,24 @@ def cross_fit(
     rng = np.random.default_rng(seed)
     parts = [part for _ in range(repeats) for part in _parts(recording, folds, rng)]
     jobs = (delayed(_fold)(recording, choosers, np.setdiff1d(np.arange(n), part), part) for part in parts)
-    came: dict[str, list[Outcomes]] = {name: [] for name in choosers}
-    workers = 1 if n * len(recording.arms) < 5_000 else min(cpu_count(), len(parts))
-    for done, graded in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
-        progress("choosing on training folds, grading on the fold left out", done, len(parts))
-        for name, o in graded.items():
-            came[name].append(o)
+    workers = 1 if n * len(recording.arms) < 3_000 else min(cpu_count(), len(parts))
+    coming = Parallel(n_jobs=workers, return_as="generator")(jobs)
     order = np.argsort(np.concatenate(parts), kind="stable")
 
     def mean(of: list[Outcomes], field: str) -> Floats:
         graded = np.concatenate([getattr(o, field) for o in of])[order]
         return np.asarray(graded.reshape(n, repeats).mean(axis=1))
 
-    fields = ("quality", "cost", "latency", "calls")
-    return {name: HeldOut(**{f: mean(of, f) for f in fields}) for name, of in came.items()}  # type: ignore[arg-type]
+    def collect() -> dict[str, HeldOut]:
+        came: dict[str, list[Outcomes]] = {name: [] for name in choosers}
+        for done, graded in enumerate(coming, 1):
+            progress("choosing on training folds, grading on the fold left out", done, len(parts))
+            for name, o in graded.items():
+                came[name].append(o)
+        fields = ("quality", "cost", "latency", "calls")
+        return {name: HeldOut(**{f: mean(of, f) for f in fields}) for name, of in came.items()}  # type: ignore[arg-type]
+
+    return collect
 
 
 def _parts(recording: Recording, folds: int, rng: np.random.Generator) -> list[Ints]:

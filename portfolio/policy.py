@@ -17,7 +17,7 @@ from playcall.calibration import ConfidenceCalibrator
 from playcall.portfolio.arms import independent
 from playcall.portfolio.choice import Choice, Target, choose
 from playcall.portfolio.files import read_json, write_whole
-from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, cross_fit
+from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, cross_fitting
 from playcall.portfolio.pool import search
 from playcall.portfolio.sweep import Play, best_arm, priced
 from playcall.strategies import NANO, Ask, Misuse, PlaycallError, Recording, Strategy, arms_of, dump
@@ -100,12 +100,7 @@ def fit(recording: Recording, target: Target | None = None, **folding: Unpack[Fo
     or where time matters without latencies, are left out. Raises Infeasible where nothing keeps the target.
     """
     target = target or Target()
-    usable = usable_for(recording, target)
-    swept = search(usable)
-    choice = choose(swept, usable, target)
-    if not choice.feasible:
-        raise Infeasible(nearest_words(target, choice), choice)
-    return _fitted(recording, usable, {"policy": (target, choice)}, folding)["policy"]
+    return _fitted(recording, {"policy": target}, folding, strict=True)["policy"]
 
 
 def fit_points(recording: Recording, targets: Mapping[str, Target], **folding: Unpack[Folding]) -> dict[str, Policy]:
@@ -113,9 +108,7 @@ def fit_points(recording: Recording, targets: Mapping[str, Target], **folding: U
 
     Where nothing keeps a target, its policy is the play that comes nearest, and its notes say so.
     """
-    usable = usable_for(recording, *targets.values())
-    swept = search(usable)
-    return _fitted(recording, usable, {n: (t, choose(swept, usable, t)) for n, t in targets.items()}, folding)
+    return _fitted(recording, targets, folding, strict=False)
 
 
 def usable_for(recording: Recording, *targets: Target) -> Recording:
@@ -131,14 +124,20 @@ def usable_for(recording: Recording, *targets: Target) -> Recording:
 
 
 def _fitted(
-    recording: Recording, usable: Recording, chosen: Mapping[str, tuple[Target, Choice]], folding: Folding
+    recording: Recording, targets: Mapping[str, Target], folding: Folding, *, strict: bool
 ) -> dict[str, Policy]:
     def chooser(target: Target) -> Chooser:
         return lambda swept, known: choose(swept, known, target).strategy
 
-    choosers = {name: chooser(target) for name, (target, _) in chosen.items()} | {ALONE: alone}
-    held = cross_fit(usable, choosers, **folding)
-    return {name: policy_of(recording, usable, *chosen[name], held[name], held[ALONE]) for name in chosen}
+    usable = usable_for(recording, *targets.values())
+    begun = cross_fitting(usable, {name: chooser(t) for name, t in targets.items()} | {ALONE: alone}, **folding)
+    swept = search(usable)
+    chosen = {name: choose(swept, usable, target) for name, target in targets.items()}
+    for name, choice in chosen.items():
+        if strict and not choice.feasible:
+            raise Infeasible(nearest_words(targets[name], choice), choice)
+    held = begun()
+    return {n: policy_of(recording, usable, targets[n], c, held[n], held[ALONE]) for n, c in chosen.items()}
 
 
 ALONE = "best single arm, chosen"

@@ -10,7 +10,7 @@ import numpy as np
 
 from playcall.portfolio.choice import Choice, Target
 from playcall.portfolio.curve import CurvePoint, learning_curve
-from playcall.portfolio.nested import Figures, Folding, cross_fit, sure, unseen
+from playcall.portfolio.nested import Figures, Folding, cross_fitting, sure, unseen
 from playcall.portfolio.policy import ALONE, Infeasible, Policy, alone, nearest_words, policy_of, usable_for
 from playcall.portfolio.pool import search
 from playcall.portfolio.remarks import Chosen, Earned, Redundant, ceiling, changes, earned, findings, redundant
@@ -100,18 +100,18 @@ def study(
     """
     target = target or Target()
     usable = usable_for(recording, target)
+    tried, naive = _tried(usable, target), simple(usable, target)
+    choosers = {name: settler(t, fallback) for name, (_, t) in tried.items()} | naive | {ALONE: alone}
+    begun = cross_fitting(usable, choosers, **folding)
     swept = search(usable)
     choice = settle(swept, usable, target, fallback)
     if not choice.feasible:
         raise Infeasible(nearest_words(target, choice), choice)
     chosen = Chosen(choice, swept, usable, target, fallback)
 
-    tried = _tried(usable, target)
     picked = {name: settle(swept, usable, t, fallback) for name, (_, t) in tried.items()}
     plays = {name: c for name, c in picked.items() if c.feasible}
-    naive = simple(usable, target)
-    choosers = {name: settler(tried[name][1], fallback) for name in plays} | naive | {ALONE: alone}
-    held = cross_fit(usable, choosers, **folding)
+    held = begun()
     figures = {name: held[name].figures(usable, held[ALONE].quality) for name in choosers}
 
     policy = policy_of(recording, usable, target, choice, held[_POLICY], held[ALONE])

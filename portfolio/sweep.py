@@ -23,7 +23,7 @@ from playcall.strategies.panel import Floats, Ints, Panel
 
 MOST_ARMS = 11
 _CALLS = 4  # most calls of a play
-_THRESHOLDS = 60
+_THRESHOLDS = 40
 _PRICES = (0.02, 0.1, 0.3, 0.6)  # of the best arm's cost, in quality: from "money hardly counts" to "it does"
 
 

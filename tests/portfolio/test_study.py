@@ -42,9 +42,9 @@ def test_everything_comes_from_one_search_and_one_cross_validation(monkeypatch: 
         monkeypatch.setattr(module, name, lambda *a, **k: (calls.append(name), real(*a, **k))[1])
 
     counted("search")
-    counted("cross_fit")
+    counted("cross_fitting")
     study(RECORDING, TARGET, folds=2)
-    assert sorted(calls) == ["cross_fit", "search"]
+    assert sorted(calls) == ["cross_fitting", "search"]
 
 
 def test_points_of_the_frontier_are_different_plays_by_rising_cost_and_the_policy_is_one(found: Study) -> None:
