@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -157,7 +158,7 @@ def cross_fitting(
     parts = [part for _ in range(repeats) for part in _parts(recording, folds, rng)]
     jobs = (delayed(_fold)(recording, choosers, np.setdiff1d(np.arange(n), part), part) for part in parts)
     workers = 1 if n * len(recording.arms) < 3_000 else min(cpu_count(), len(parts))
-    coming = Parallel(n_jobs=workers, return_as="generator")(jobs)
+    coming = _Coming(Parallel(n_jobs=workers, return_as="generator")(jobs))
     order = np.argsort(np.concatenate(parts), kind="stable")
 
     def mean(of: list[Outcomes], field: str) -> Floats:
@@ -166,7 +167,7 @@ def cross_fitting(
 
     def collect() -> dict[str, HeldOut]:
         came: dict[str, list[Outcomes]] = {name: [] for name in choosers}
-        for done, graded in enumerate(coming, 1):
+        for done, graded in enumerate(coming.folds, 1):
             progress("choosing on training folds, grading on the fold left out", done, len(parts))
             for name, o in graded.items():
                 came[name].append(o)
@@ -174,6 +175,18 @@ def cross_fitting(
         return {name: HeldOut(**{f: mean(of, f) for f in fields}) for name, of in came.items()}  # type: ignore[arg-type]
 
     return collect
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """Folds that are worked on; where nobody waits for them any more, they are stopped without a word."""
+
+    folds: Generator[dict[str, Outcomes], None, None]
+
+    def __del__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # joblib's, that it stops work
+            self.folds.close()
 
 
 def _parts(recording: Recording, folds: int, rng: np.random.Generator) -> list[Ints]:
