@@ -35,7 +35,7 @@ def tables(draw: st.DrawFn) -> list[dict[str, object]]:
     return [{"item": i, "arm": a, "sample": s, **draw(cells)} for i, a, s in where]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=tables(), verifier=SOME([None, "score"]))
 def test_a_table_that_reads_is_compared_and_fitted(
     tmp_path: Path, rows: list[dict[str, object]], verifier: str | None

@@ -216,7 +216,7 @@ def test_labels_that_the_table_does_not_have_are_said_to_be_left_out(run) -> Non
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full")
 @pytest.mark.parametrize("form", ["--csv", "--all"])
 def test_a_full_disk_under_the_standard_output_is_no_traceback(tmp_path: Path, form: str) -> None:
-    command = [sys.executable, "-m", "playcall.evals.cli", "compare", *PRIME, form]
+    command = [sys.executable, "-m", "playcall.evals.cli", "compare", *PRIME, "--folds", "2", form]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, "Traceback" in done.stderr, "ignored" in done.stderr) == (2, False, False)
