@@ -70,7 +70,7 @@ def redundant(recording: Recording) -> pd.DataFrame:
     """
     arms = list(recording.arms)
     right = np.stack([recording[a].quality[:, 0] for a in arms], axis=1)
-    R = _correlations(recording)
+    R = failure_correlations(recording)
     rows = []
     for i, a in enumerate(arms):
         others = np.delete(1 - right, i, axis=1).prod(axis=1)
@@ -82,7 +82,7 @@ def redundant(recording: Recording) -> pd.DataFrame:
     return pd.DataFrame(rows, index=pd.Index(arms, name="arm"))
 
 
-def _correlations(recording: Recording) -> Floats:
+def failure_correlations(recording: Recording) -> Floats:
     """(arms, arms) correlations of mean grades by item; 0 with an arm whose grades are all alike."""
     grade = np.stack([d.quality.mean(axis=1) for d in recording.arms.values()], axis=1)
     grade = grade - grade.mean(axis=0)
@@ -189,7 +189,7 @@ def _opposites(recording: Recording) -> Iterator[Finding]:
         return
     mean = np.array([recording[a].quality.mean() for a in arms])
     chance = _best_constant(recording)
-    R = _correlations(recording)
+    R = failure_correlations(recording)
     told = set[int]()
     for i in np.argsort(R.min(axis=1), kind="stable"):
         j = int(R[i].argmin())

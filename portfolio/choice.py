@@ -107,14 +107,14 @@ def choose(swept: Sequence[Play], recording: Recording, target: Target) -> Choic
     single = recording[best_arm(recording)]
     unit = float(single.price.mean())
     target = target.against(float(single.quality.mean()), unit / NANO)
-    options = _options(swept)
+    options = options_of(swept)
     if target.timely and recording.timed:
         patient = replace(target, max_latency=None, latency_weight=0.0, max_latency_p95=None)
         gaps = (inf, 0.0, round(float(np.median(single.latency[:, 0])) / 2e6, 3))
-        few = pd.concat([_best(options, patient, unit, _TIMED), _best(options, target, unit, _TIMED)]).drop_duplicates()
+        few = pd.concat([best_options(options, t, unit, _TIMED) for t in (patient, target)]).drop_duplicates()
         options = pd.concat([few, options[options.calls == 1]]).drop_duplicates()
         options = _timed(options, gaps, swept, recording)
-    best = _best(options, target, unit, 1)
+    best = best_options(options, target, unit, 1)
     feasible = not best.empty
     if not feasible:
         near = target.excess(options)
@@ -123,7 +123,7 @@ def choose(swept: Sequence[Play], recording: Recording, target: Target) -> Choic
     return Choice(strategy, feasible, *_means(outcomes(strategy, recording)))
 
 
-def _options(swept: Sequence[Play]) -> pd.DataFrame:
+def options_of(swept: Sequence[Play]) -> pd.DataFrame:
     """Every play at every threshold: play and at say which, gap is in seconds, the rest are means over the tasks."""
     size = [len(s.quality) for s in swept]
     figures = {k: np.concatenate([getattr(s, k) for s in swept]) for k in ("expected", "cost", "latency")}
@@ -133,7 +133,7 @@ def _options(swept: Sequence[Play]) -> pd.DataFrame:
     )
 
 
-def _best(options: pd.DataFrame, target: Target, unit: float, most: int) -> pd.DataFrame:
+def best_options(options: pd.DataFrame, target: Target, unit: float, most: int) -> pd.DataFrame:
     """The best option of each of the best plays, leaving out those that miss a limit."""
     ranked = options.assign(value=target.value(options, unit)).sort_values("value", ascending=False, kind="stable")
     kept = ranked[ranked.value > -np.inf].drop_duplicates(["play", "gap"]).head(most)

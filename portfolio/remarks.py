@@ -9,8 +9,8 @@ from itertools import groupby
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
-from playcall.portfolio.arms import _correlations, diagnose
-from playcall.portfolio.choice import Choice, Target, _best, _options, choose
+from playcall.portfolio.arms import diagnose, failure_correlations
+from playcall.portfolio.choice import Choice, Target, best_options, choose, options_of
 from playcall.portfolio.joint import rate_interval
 from playcall.portfolio.pool import search
 from playcall.portfolio.simplest import Fallback, expectation, located, settle, standard_error
@@ -111,7 +111,7 @@ def redundant(chosen: Chosen, frontier: Sequence[Strategy]) -> tuple[Redundant, 
     """The arms that no play of the frontier uses."""
     used = {arm for play in (chosen.choice.strategy, *frontier) for arm in arms_of(play)}
     recording, arms = chosen.recording, list(chosen.recording.arms)
-    R, wrong = _correlations(recording), 1 - outcomes(chosen.choice.strategy, recording).quality
+    R, wrong = failure_correlations(recording), 1 - outcomes(chosen.choice.strategy, recording).quality
     mine, found = arms_of(chosen.choice.strategy), []
     for i, arm in enumerate(arms):
         if arm in used:
@@ -226,13 +226,13 @@ def _prices(chosen: Chosen) -> Iterator[str]:
 
 def _near(chosen: Chosen) -> list[Fixed]:
     """The best plays of the search at several budgets, or prices of money, around the target's own."""
-    limits, options = chosen.limits, _options(chosen.swept)
+    limits, options = chosen.limits, options_of(chosen.swept)
     unit = float(chosen.recording[best_arm(chosen.recording)].price.mean())
     tried = [
         replace(limits, max_cost=limits.max_cost and limits.max_cost * f, cost_weight=limits.cost_weight * f)
         for f in (0.25, *_FACTORS, 1.0, 4.0)
     ]
-    best = [_best(options, t, unit, _NEAR) for t in tried]
+    best = [best_options(options, t, unit, _NEAR) for t in tried]
     found = dict[tuple[int, int], Fixed]()
     for o in (o for few in best for o in few.itertuples()):
         play, at = chosen.swept[o.play], slice(o.at, o.at + 1)
