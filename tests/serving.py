@@ -393,9 +393,9 @@ async def listen(server: Server, ready: Callable[[], object], stop: asyncio.Even
     ready()
     await stop.wait()
     listening.close()
-    for one in list(server.alive):
-        one.transport.abort()
-    while server.open:
+    while server.open:  # some may have been on their way in
+        for one in list(server.alive):
+            one.transport.abort()
         await asyncio.sleep(0)
     if server._book is not None:
         os.close(server._book)
