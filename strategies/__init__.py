@@ -57,6 +57,8 @@ from playcall.strategies.rules import (
 from playcall.strategies.runner import Runner, StreamCut
 from playcall.strategies.scripted import Played, Scripted, on_virtual_clock
 from playcall.strategies.spending import SummaryRow, summary
+from playcall.strategies.trace import Facts, RoleFacts, facts, metric_suspect
+from playcall.strategies.track import Trace, UntrackedCalls, role, track
 from playcall.strategies.vendors import LiteLLM
 from playcall.strategies.worst import Worst
 
@@ -64,12 +66,13 @@ from playcall.strategies.worst import Worst
 __all__ = [
     "FOREVER", "NANO", "Agent", "Agree", "Answer", "Arm", "Ask", "AtLeast", "Attempt", "Belief", "Best", "Bounds",
     "Budget", "Cache", "Call", "CallFailed", "Confident", "Consistent", "Dispatch", "Draws", "Endpoint", "Engine",
-    "Explain", "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "MissingKey", "Misuse",
-    "Models", "Never", "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel", "PlaycallError",
-    "Played", "Price", "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "Rule", "Runner", "Scripted",
-    "Stop", "Strategy", "StreamCut", "SummaryRow", "Template", "Then", "Usage", "Vote", "Weight", "Within", "Worst",
-    "arms_of", "best_of", "cascade", "confident_vote", "decode", "drain", "dump", "encode", "fallback", "hedge",
-    "hierarchy", "interpret", "load", "on_virtual_clock", "outcomes", "race", "read_arms", "register",
-    "self_consistency", "summary", "vote", "walk",
+    "Explain", "Facts", "Failure", "First", "Gather", "Keep", "Ledger", "Limits", "LiteLLM", "Live", "MissingKey",
+    "Misuse", "Models", "Never", "NoAnswer", "NotRecorded", "OpenAICompatible", "OrElse", "Outcomes", "Panel",
+    "PlaycallError", "Played", "Price", "Prompt", "Provider", "Recording", "Replay", "Reply", "Result", "RoleFacts",
+    "Rule", "Runner", "Scripted", "Stop", "Strategy", "StreamCut", "SummaryRow", "Template", "Then", "Trace",
+    "UntrackedCalls", "Usage", "Vote", "Weight", "Within", "Worst", "arms_of", "best_of", "cascade", "confident_vote",
+    "decode", "drain", "dump", "encode", "facts", "fallback", "hedge", "hierarchy", "interpret", "load",
+    "metric_suspect", "on_virtual_clock", "outcomes", "race", "read_arms", "register", "role", "self_consistency",
+    "summary", "track", "vote", "walk",
 ]
 # fmt: on

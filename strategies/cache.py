@@ -53,11 +53,19 @@ class Kept:
 
 
 @dataclass
-class _Flight:
+class Flight:
     """A call that others wait for."""
 
+    leader: object = None  # who makes it
     landed: Signal = field(default_factory=Signal)
+    over: threading.Event = field(default_factory=threading.Event)  # the same for code that is not async
     kept: Kept | None = None  # None where it failed
+
+    @property
+    def copy(self) -> Kept | None:
+        """What it brought: one of its own for each caller, where it can be."""
+        text = self.kept and _dump(self.kept)
+        return _load(text) if text else self.kept
 
 
 class Cache:
@@ -76,7 +84,7 @@ class Cache:
         after_fork(self._forked)
 
     def _open(self) -> None:
-        self._lock, self._flights = threading.Lock(), dict[str, _Flight]()
+        self._lock, self._flights = threading.Lock(), dict[str, Flight]()
         self._touched: dict[str, int] = {}  # when each was last used, to be written with the next answer
         self._now = 0
         try:
@@ -106,30 +114,45 @@ class Cache:
         where it fails or is cancelled the next of them makes it. They may be on any thread and event loop.
         """
         while True:
-            with self._lock:
-                if (kept := self._get(key)) is not None:
-                    return kept
-                if not (flying := key in self._flights):
-                    self._flights[key] = _Flight()
-                flight = self._flights[key]
-            if not flying:
-                return await self._lead(key, flight, make)
-            await flight.landed.wait()
-            if flight.kept is not None:
-                return _copy(flight.kept)
+            found = self.claim(key)
+            if isinstance(found, Kept):
+                return found
+            if found is None:
+                return await self._lead(key, make)
+            await found.landed.wait()
+            if (kept := found.copy) is not None:
+                return kept
 
-    async def _lead(self, key: str, flight: _Flight, make: Callable[[], Awaitable[tuple[Answer, Call]]]) -> Kept:
+    def claim(self, key: str, leader: object = None) -> Kept | Flight | None:
+        """What is kept under the key, else the call in flight that will bring it; None to who makes that call, and must
+        `land` it."""
+        with self._lock:
+            if (kept := self._get(key)) is not None:
+                return kept
+            if key in self._flights:
+                return self._flights[key]
+            self._flights[key] = Flight(leader)
+            return None
+
+    def land(self, key: str, kept: Kept | None) -> None:
+        """A call that was claimed has ended, with an answer to keep or without."""
+        with self._lock:
+            if kept is not None:
+                self._put(key, kept)
+            flight = self._flights.pop(key, None)
+        if flight is not None:
+            flight.kept = kept
+            flight.over.set()
+            flight.landed.set()
+
+    async def _lead(self, key: str, make: Callable[[], Awaitable[tuple[Answer, Call]]]) -> Kept:
+        kept = None
         try:
             answer, call = await make()
             kept = Kept(answer, call.usage, call.price, call.seconds, call.finish)
-            with self._lock:
-                self._put(key, kept)
-            flight.kept = kept
             return kept
         finally:
-            with self._lock:
-                self._flights.pop(key, None)
-            flight.landed.set()
+            self.land(key, kept)
 
     def _get(self, key: str) -> Kept | None:
         try:
@@ -182,9 +205,3 @@ def _dump(kept: Kept) -> str | None:
 def _load(text: str) -> Kept:
     told = json.loads(text)
     return Kept(**{**told, "answer": Answer(**told["answer"]), "usage": told["usage"] and Usage(**told["usage"])})
-
-
-def _copy(kept: Kept) -> Kept:
-    """One of its own for each caller, where it can be."""
-    text = _dump(kept)
-    return kept if text is None else _load(text)

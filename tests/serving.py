@@ -1,44 +1,40 @@
-"""A chat-completions server for tests and benchmarks: real sockets, scripted answers, every fault, and a bill.
+"""A server of models for tests and benchmarks: real sockets, scripted answers, every fault, and a bill.
+
+Chat completions, Responses, Anthropic's Messages, Gemini, embeddings: scripts see them all as chat requests.
 
 In a test: `with serve() as server: ... server.url`. By itself: `python tests/serving.py --port 8123 --bill b.jsonl`.
 
 A request picks its faults by its model's name: `x+429:2` is model x, two 429s for each distinct request, then fine;
 `x+delay:20+cut` waits 20 ms and cuts the answer. Or the server is given `fault=callable(body) -> "429:2"` or "".
 Those with a count: 408 409 429 500 503 close cut hang garbage. Others: 400 401 403 404 quota html empty badjson refusal
-filter length nousage badusage trickle hangmid; in streams only: error nodone.
+filter length nousage badusage gzip trickle hangmid; in streams only: error nodone.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
+import gzip
 import json
 import os
 import ssl
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
+
+if __package__:
+    from .dialects import ERRORS, Body, Dialect, Frame, number, parts, spoken, words
+else:
+    from dialects import ERRORS, Body, Dialect, Frame, number, parts, spoken, words
 
 MILLION = 1_000_000
-Body = dict[str, Any]
 
-ERRORS: dict[str, tuple[int, str | None]] = {  # fault -> status, code
-    "400": (400, "invalid_value"),
-    "401": (401, "invalid_api_key"),
-    "403": (403, None),
-    "404": (404, "model_not_found"),
-    "408": (408, None),
-    "409": (409, None),
-    "429": (429, "rate_limit_exceeded"),
-    "quota": (429, "insufficient_quota"),
-    "500": (500, None),
-    "503": (503, None),
-}
 TIMES = {"408", "409", "429", "500", "503", "close", "cut", "hang", "garbage"}  # fault:n is n times, then fine
 PLACES = {"empty": "", "badjson": '{"answer": '}
 
@@ -51,38 +47,33 @@ class Served:
     body: Body
     headers: dict[str, str]  # names in lower case
     connection: int
+    chat: Body  # the body as a chat request
     status: int = 0
     words: int = 0  # of the answer that were written
     input: int = 0  # tokens
     output: int = 0
+    cached: int = 0  # of the input
+    reasoning: int = 0  # of the output
     price: int = 0  # nano-dollars, if it is finished
     finished: bool = False  # written to its end
+    wordless: bool = False  # an embedding
     gone: float | None = None  # time.monotonic() when the client left before that
 
     @property
     def prompt(self) -> str:
         """The last message."""
-        return str(self.body["messages"][-1].get("content"))
-
-
-def words(text: object) -> int:
-    """Tokens, as this server counts them."""
-    return len(str(text or "").split())
-
-
-def number(*parts: object) -> int:
-    """The same for the same parts, everywhere."""
-    return int.from_bytes(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()[:6], "big")
+        return str(self.chat["messages"][-1].get("content"))
 
 
 @dataclass
 class Server:
-    """What is served, and the books. A rate is (input, output) nano-dollars per million tokens."""
+    """What is served, and the books. A rate is nano-dollars per million tokens: input, output[, cached, reasoning]."""
 
     answer: Callable[[Body], str | Body] | None = None  # content, or a message, or with `choices` all of it
     fault: Callable[[Body], str] | None = None
-    rates: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    rate: tuple[int, int] = (1_000_000_000, 2_000_000_000)  # $1 and $2: of models without their own
+    details: Callable[[Body], tuple[int, int]] | None = None  # cached and reasoning tokens, besides all words
+    rates: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    rate: tuple[int, ...] = (1_000_000_000, 2_000_000_000)  # $1 and $2: of models without their own
     retry_after: str = "0"
     delay: float = 0.0  # seconds before every answer
     tls: ssl.SSLContext | None = None
@@ -102,8 +93,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """For `base_url`."""
-        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1"
+        """For `base_url` of OpenAI's clients."""
+        return f"{self.root}/v1"
+
+    @property
+    def root(self) -> str:
+        """For `base_url` of Anthropic's and Google's."""
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def bill(self, model: str | None = None) -> int:
         """Nano-dollars of finished calls."""
@@ -147,7 +143,7 @@ class Server:
             said = f"the answer is {number(model, body.get('messages'), draw) % 5}"
         if isinstance(said, dict) and "choices" in said:
             return said
-        message: Body = {"role": "assistant", "content": said} if isinstance(said, str) else {"content": None, **said}
+        message: Body = {"role": "assistant", "content": None, **({"content": said} if isinstance(said, str) else said)}
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         for name, text in PLACES.items():
             if name in faults:
@@ -156,31 +152,39 @@ class Server:
             message, finish = {"role": "assistant", "content": None, "refusal": "I can't help with that."}, "stop"
         finish = "length" if "length" in faults else "content_filter" if "filter" in faults else finish
         text = message.get("content") or message.get("refusal") or json.dumps(message.get("tool_calls", ""))
-        counted = words([m.get("content") for m in body["messages"]]), words(text)
+        cached, reasoning = self.details(body) if self.details else (0, 0)
+        counted = words([m.get("content") for m in body["messages"]]) + cached, words(text) + reasoning
         choice: Body = {"index": 0, "message": message, "finish_reason": finish}
         if body.get("logprobs"):
             choice["logprobs"] = {
                 "content": [{"token": w, "logprob": -(number(w, draw) % 100) / 100} for w in str(text).split()]
             }
+        usage: Body = {"prompt_tokens": counted[0], "completion_tokens": counted[1], "total_tokens": sum(counted)}
+        if self.details:
+            usage |= {"prompt_tokens_details": {"cached_tokens": cached}}
+            usage |= {"completion_tokens_details": {"reasoning_tokens": reasoning}}
         return {
             "id": f"chatcmpl-{number(model, body.get('messages'), draw)}",
             "object": "chat.completion",
             "created": 0,
             "model": model,
             "choices": [choice],
-            "usage": {"prompt_tokens": counted[0], "completion_tokens": counted[1], "total_tokens": sum(counted)},
+            "usage": usage,
         }
 
     def close_books(self, served: Served) -> None:
         """A request ended, one way or another."""
-        if served.finished and served.output:
+        if served.finished and (served.output or served.wordless):
             rate = self.rates.get(served.model, self.rate)
-            served.price = (served.input * rate[0] + served.output * rate[1]) // MILLION
+            input, output, cached, reasoning = rate if len(rate) == 4 else (*rate, *rate)
+            total = (served.input - served.cached) * input + served.cached * cached
+            total += (served.output - served.reasoning) * output + served.reasoning * reasoning
+            served.price = total // MILLION
         if self.books is not None:
             if self._book is None:
                 self._book = os.open(self.books, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             row = {k: getattr(served, k) for k in ("model", "status", "finished", "input", "output", "price", "words")}
-            os.write(self._book, (json.dumps({**row, "messages": served.body.get("messages")}) + "\n").encode())
+            os.write(self._book, (json.dumps({**row, "messages": served.chat.get("messages")}) + "\n").encode())
         self.tell()
 
 
@@ -250,17 +254,19 @@ class Connection(asyncio.Protocol):
 
     async def serve(self, line: str, headers: dict[str, str], body: Body) -> None:
         server = self.server
-        model, _, spec = str(body.get("model", "")).partition("+")
-        served = self.served = Served(model, body, headers, self.number)
+        target = urlsplit(line.split(" ")[1])
+        found = spoken(target.path, body)
+        dialect, chat = found or (Dialect(), body)
+        model, _, spec = str(chat.get("model", "")).partition("+")
+        served = self.served = Served(model, body, headers, self.number, chat, wordless=dialect.wordless)
         server.served.append(served)
         server.tell()
         if server.fault:
-            spec = f"{spec}+{server.fault(body)}"
-        faults = server.faults(body, model, spec) if spec else {}
-        wait = server.delay + float(faults.get("delay", 0)) / 1000
-        if wait:
+            spec = f"{spec}+{server.fault(chat)}"
+        faults = server.faults(chat, model, spec) if spec else {}
+        if wait := server.delay + float(faults.get("delay", 0)) / 1000:
             await asyncio.sleep(wait)
-        if not line.split("?")[0].split(" ")[1].endswith("/v1/chat/completions") or "messages" not in body:
+        if found is None:
             faults = {"404": ""}
         if "close" in faults:
             self.transport.close()
@@ -269,9 +275,8 @@ class Connection(asyncio.Protocol):
             await asyncio.Event().wait()
         for name, (status, code) in ERRORS.items():
             if name in faults:
-                error = {"message": f"scripted {name}", "type": "scripted", "code": code}
                 extra = {"retry_after": server.retry_after} if status in (429, 503) else {}
-                self.write(status, json.dumps({"error": error}).encode(), **extra)
+                self.write(status, json.dumps(dialect.error(status, name, code)).encode(), **extra)
                 served.finished = True
                 return
         if "html" in faults or "garbage" in faults:
@@ -279,20 +284,27 @@ class Connection(asyncio.Protocol):
             self.write(200, text, "text/html" if "html" in faults else "application/json")
             served.finished = True
             return
-        whole = server.completion(body, model, faults)
+        whole = server.completion(chat, model, faults)
         usage = whole.get("usage") or {}
-        served.input, served.output = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+        served.input = usage.get("prompt_tokens", 0)
+        if not dialect.wordless:
+            served.output, (served.cached, served.reasoning) = usage.get("completion_tokens", 0), parts(usage)
         if "nousage" in faults:
             whole.pop("usage", None)
         if "badusage" in faults:
             whole["usage"] = {"prompt_tokens": -3, "completion_tokens": "many"}
-        await (self.stream(whole, faults, body) if body.get("stream") else self.plain(whole, faults))
+        if body.get("stream") or "stream" in target.path:
+            await self.stream(list(dialect.frames(whole, chat)), faults, dialect.broken())
+        else:
+            await self.plain(dialect.whole(whole, chat), faults)
 
     async def plain(self, whole: Body, faults: Mapping[str, str]) -> None:
         assert self.served is not None
         data = json.dumps(whole).encode()
+        zipped = {"content_encoding": "gzip"} if "gzip" in faults else {}
+        data = gzip.compress(data) if zipped else data
         if not faults.keys() & {"cut", "hangmid", "trickle"}:
-            self.write(200, data, openai_processing_ms="7")
+            self.write(200, data, openai_processing_ms="7", **zipped)
         else:
             head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
             self.served.status = 200
@@ -307,61 +319,35 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0)
         self.served.words, self.served.finished = self.served.output, True
 
-    async def stream(self, whole: Body, faults: Mapping[str, str], body: Body) -> None:
+    async def stream(self, frames: list[Frame], faults: Mapping[str, str], broken: str) -> None:
         served = self.served
         assert served is not None
         served.status = 200
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-        self.transport.write(head.encode())
-        events = list(deltas(whole, bool((body.get("stream_options") or {}).get("include_usage"))))
-        half = len(events) // 2
-        for i, event in enumerate(events):
-            data = b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
-            if i == half and "error" in faults:
-                data = b'data: {"error": {"message": "scripted error", "code": 503}}\n\n'
+        zip = zlib.compressobj(wbits=31) if "gzip" in faults else None
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
+        self.transport.write((head + ("content-encoding: gzip\r\n" if zip else "") + "\r\n").encode())
+        *rest, last = frames
+        half = len(rest) // 2
+        for i, (text, word) in enumerate(rest):
+            data = (broken if i == half and "error" in faults else text).encode()
+            data = zip.compress(data) + zip.flush(zlib.Z_SYNC_FLUSH) if zip else data
             if i == half and "cut" in faults:
                 await self.pieces([data[: len(data) // 2]], False)
                 self.transport.close()
                 return
             await self.pieces([data], "trickle" in faults)
-            served.words += any(c.get("delta", {}).get("content") for c in event["choices"])
-            server_told = i == half and faults.keys() & {"hangmid", "error"}
-            if server_told:
+            served.words += word
+            if i == half and faults.keys() & {"hangmid", "error"}:
                 self.server.tell()
                 if "hangmid" in faults:
                     await asyncio.Event().wait()
                 break
         else:
-            await self.pieces([b"data: [DONE]\n\n"] if "nodone" not in faults else [], False)
+            data = last[0].encode() if "nodone" not in faults else b""
+            data = zip.compress(data) + zip.flush() if zip else data
+            await self.pieces([data] if data else [], False)
             served.finished = True
         self.transport.write(b"0\r\n\r\n")
-
-
-def deltas(whole: Body, usage: bool) -> Iterator[Body]:
-    """A completion as stream chunks, one word each."""
-    base = {k: v for k, v in whole.items() if k not in ("choices", "usage")} | {"object": "chat.completion.chunk"}
-    choice = whole["choices"][0]
-    message = choice["message"]
-
-    def chunk(delta: Body, **more: object) -> Body:
-        return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None, **more}]}
-
-    yield chunk({"role": "assistant", "content": ""})
-    tokens = ((choice.get("logprobs") or {}).get("content") or []) if choice.get("logprobs") else []
-    for name in ("content", "refusal"):
-        parts = str(message.get(name) or "").split(" ")
-        for i, word in enumerate(parts):
-            if text := word + " " * (i < len(parts) - 1):
-                more = {"logprobs": {"content": [tokens[i]]}} if name == "content" and i < len(tokens) else {}
-                yield chunk({name: text}, **more)
-    for index, call in enumerate(message.get("tool_calls") or []):
-        arguments = call["function"]["arguments"]
-        yield chunk({"tool_calls": [{**call, "index": index, "function": {**call["function"], "arguments": ""}}]})
-        for i in range(0, len(arguments), 5):
-            yield chunk({"tool_calls": [{"index": index, "function": {"arguments": arguments[i : i + 5]}}]})
-    yield chunk({}, finish_reason=choice.get("finish_reason"))
-    if usage and "usage" in whole:
-        yield {**base, "choices": [], "usage": whole["usage"]}
 
 
 @contextmanager
