@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from errno import EDQUOT, EFBIG, ENOSPC
-from functools import wraps
 from importlib.resources import as_file, files
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from playcall import portfolio
 from playcall.evals import comparison as comparing
+from playcall.evals import options as taken
 from playcall.evals import show as shown
 from playcall.evals import study_show
 from playcall.evals.diagrams import calibrations
 from playcall.evals.fitting import Fitted, fitted
 from playcall.evals.ledger_cli import ledger_app
+from playcall.evals.options import Canonical, Columns, Verifier, Weights, Where, Yours, taking
 from playcall.evals.page import Beside
 from playcall.evals.page import report as page
+from playcall.evals.race_cli import race
 from playcall.evals.record_cli import record
 from playcall.evals.run_cli import run
 from playcall.evals.table import Options, read_table, read_tables
+from playcall.evals.track_cli import SETTINGS, track
 from playcall.portfolio import Folding
 from playcall.portfolio.curve import FEWEST
 from playcall.portfolio.guarantee import BEST
@@ -37,8 +38,10 @@ from playcall.strategies import NANO, Explain, Misuse, PlaycallError, Recording
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
 app.add_typer(ledger_app, name="ledger")
+app.command()(race)
 app.command()(record)
 app.command()(run)
+app.command(context_settings=SETTINGS)(track)
 Tables = dict[str, Recording]
 _DELTA = 0.1
 
@@ -46,7 +49,6 @@ PolicyFile = Annotated[Path, typer.Argument(help="A policy that `playcall fit` w
 Labels = Annotated[
     str | None, typer.Option(help="50,100,300: also what so many labels would have chosen, and how it would have done.")
 ]
-Yours = Annotated[list[str] | None, typer.Option(help="Your play: file.json or plays.py:name; repeatable.")]
 
 
 def main() -> NoReturn:
@@ -70,18 +72,14 @@ def main() -> NoReturn:
 
 def read(
     file: Annotated[Path, typer.Argument(help="Recorded calls: .parquet, .csv or .jsonl, plain or as .gz or .zst.")],
-    columns: Annotated[list[str] | None, typer.Option(help="ours=theirs, such as score=resolved; repeatable.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="column=value: only these rows; repeatable.")] = None,
+    columns: Columns = None,
+    where: Where = None,
     by: Annotated[str | None, typer.Option(help="Take each value of this column as a task of its own.")] = None,
     missing: Annotated[
         Literal["refuse", "fail", "drop-items"], typer.Option(help="What to do where an arm lacks an item.")
     ] = "refuse",
-    canonical: Annotated[
-        str, typer.Option(help="When answers are equal: exact, number, choice, json, function-call, module:function.")
-    ] = "exact",
-    verifier: Annotated[
-        str | None, typer.Option(help="A column to check answers by; `score` stands for a perfect checker.")
-    ] = None,
+    canonical: Canonical = "exact",
+    verifier: Verifier = None,
     samples: Annotated[
         Literal["apart", "together"],
         typer.Option(help="together: price draws of an arm side by side as one request, which pays its prompt once."),
@@ -91,9 +89,7 @@ def read(
     ] = None,
 ) -> Tables:
     """The tables of a file by the value of `by`, or one under the empty name."""
-    if bad := [option for option in [*(columns or []), *(where or [])] if "=" not in option]:
-        raise Misuse(f"{bad[0]!r}: write name=value.")
-    pairs = dict(option.split("=", 1) for option in columns or [])
+    pairs = taken.renamed(columns, where)
     options = Options(columns=pairs, canonical=canonical, missing=missing, verifier=verifier, samples=samples)
     options["group"] = group
     if by is None:
@@ -112,27 +108,12 @@ def fold(
     return Folding(folds=folds, repeats=repeats, seed=seed)
 
 
-def on_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """A command of (tables, folding, ...) that takes the arguments of `read` and `fold` for the first two."""
-    reading, holding, own = (inspect.signature(f, eval_str=True).parameters for f in (read, fold, command))
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        tables = read(**{name: given.pop(name) for name in reading})
-        command(tables, fold(**{name: given.pop(name) for name in holding}), **given)
-
-    every = [p.replace(kind=p.KEYWORD_ONLY) for p in (*reading.values(), *[*own.values()][2:], *holding.values())]
-    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in every}
-    return run
+on_tables = taking({"": read, "Held-out tasks": fold})
+"""A command of (tables, folding, ...) that takes the arguments of `read` and `fold` for the first two."""
 
 
 def _compared(tables: Tables, yours: list[str] | None, folding: Folding) -> list[comparing.Comparison]:
-    named = [pair for text in yours or [] for pair in comparing.strategy_file(text).items()]
-    if len(strategies := dict(named)) < len(named):
-        raise Misuse(
-            f"two of your strategies have the same name; name each anew: {', '.join(name for name, _ in named)}."
-        )
+    strategies = taken.strategies(yours)
     with shown.bar("searching") as tell:
         told: Folding = {**folding, "progress": tell}
         return [comparing.compare(r, strategies, **told) for r in tables.values()]
@@ -185,9 +166,7 @@ def fit(
     max_cost: Annotated[float | None, typer.Option(help="USD a task, on average.")] = None,
     max_latency: Annotated[float | None, typer.Option(help="Seconds a task, on average.")] = None,
     min_quality: Annotated[float | None, typer.Option(help="0 to 1: the cheapest play that reaches it.")] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="cost=..,latency=..: the quality that one USD, one second a task is worth.")
-    ] = None,
+    weights: Weights = None,
     max_share: Annotated[float | None, typer.Option(help="Of the best single arm's cost, on average.")] = None,
     max_drop: Annotated[float | None, typer.Option(help="Quality that may be lost to the best single arm.")] = None,
     max_latency_p95: Annotated[float | None, typer.Option(help="Seconds for 95% of the tasks.")] = None,
@@ -200,7 +179,7 @@ def fit(
     json_: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
 ) -> None:
     """Learn a policy and say what to expect. Without a target: the best quality at the best single arm's cost."""
-    given = _weights(weights or "")
+    given = taken.weighted(weights or "")
     target = portfolio.Target(
         max_cost=max_cost,
         max_latency=max_latency,
@@ -257,16 +236,6 @@ def _beside(recording: Recording, labels: tuple[int, ...], folding: Folding) -> 
     with shown.bar("searching") as tell:
         told: Folding = {**folding, "progress": tell}
         return Beside(study(recording, labels=labels, **told), calibrations(recording))
-
-
-def _weights(text: str) -> dict[str, float]:
-    try:
-        pairs = {k.strip(): float(v) for k, v in (pair.split("=") for pair in text.split(",") if pair)}
-    except ValueError:
-        pairs = {}
-    if len(pairs) < len([pair for pair in text.split(",") if pair]) or set(pairs) - {"cost", "latency"}:
-        raise Misuse(f"--weights {text!r}: write cost=NUMBER,latency=NUMBER.")
-    return pairs
 
 
 @app.command()

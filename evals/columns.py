@@ -83,6 +83,8 @@ class Table:
     def where(self, name: str, wanted: Collection[str]) -> Table:
         """The rows that have one of the wanted texts."""
         codes, texts = self.texts(self.need(name))
+        if {*texts} <= {"true", "false"}:  # as Python writes them
+            wanted = [value.lower() for value in wanted]
         if absent := [value for value in wanted if value not in texts]:
             raise self.error(f"no row has {absent[0]!r}. Pick from {some(texts, 30)}.", column=name)
         keep = np.isin(codes, [texts.index(value) for value in wanted])

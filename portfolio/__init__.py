@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and serving needs none of it
     from playcall.portfolio.arms import Finding, diagnose
+    from playcall.portfolio.board import Outcome
     from playcall.portfolio.cascade import CascadeLearner
     from playcall.portfolio.choice import Choice, Target, choose
     from playcall.portfolio.coverage import Checked, CoveragePortfolio, checked_plays
@@ -17,7 +18,10 @@ if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and ser
     from playcall.portfolio.nested import Chooser, Figures, Folding, HeldOut, Progress, cross_fit
     from playcall.portfolio.policy import Expected, Infeasible, Policy, fit, fit_points
     from playcall.portfolio.pool import search
+    from playcall.portfolio.race import Race, Rules
+    from playcall.portfolio.raced import Raced, Racer, result
     from playcall.portfolio.serve import Served, load
+    from playcall.portfolio.simulated import Simulated, Table, replay, simulate
     from playcall.portfolio.studies import Study, study
     from playcall.portfolio.sweep import Fixed, Play, Swept, best_arm, plays, priced, shortlist
     from playcall.portfolio.voting import VotePortfolio
@@ -25,10 +29,11 @@ if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and ser
 # fmt: off
 __all__ = [
     "CascadeLearner", "Checked", "Choice", "Chooser", "CoveragePortfolio", "CurvePoint", "Expected", "Figures",
-    "Finding", "Fixed", "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Play", "Policy",
-    "PortfolioLearner", "Progress", "Served", "Study", "Swept", "Target", "VotePortfolio", "best_arm", "certify",
-    "checked_plays", "choose", "cross_fit", "diagnose", "drawn", "fit", "fit_points", "learning_curve", "load",
-    "plays", "priced", "search", "shortlist", "standard", "study", "write_whole",
+    "Finding", "Fixed", "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Outcome", "Play", "Policy",
+    "PortfolioLearner", "Progress", "Race", "Raced", "Racer", "Rules", "Served", "Simulated", "Study", "Swept",
+    "Table", "Target", "VotePortfolio", "best_arm", "certify", "checked_plays", "choose", "cross_fit", "diagnose",
+    "drawn", "fit", "fit_points", "learning_curve", "load", "plays", "priced", "replay", "result", "search",
+    "shortlist", "simulate", "standard", "study", "write_whole",
 ]
 _PLACES = {
     "cascade": ("CascadeLearner",), "serve": ("load", "Served"), "files": ("write_whole",),
@@ -36,6 +41,8 @@ _PLACES = {
     "coverage": ("Checked", "CoveragePortfolio", "checked_plays"), "curve": ("CurvePoint", "learning_curve"),
     "draws": ("drawn",), "families": ("standard",), "guarantee": ("Guarantee", "certify"), "joint": ("JointFailure",),
     "learner": ("PortfolioLearner",), "nested": ("Chooser", "Figures", "Folding", "HeldOut", "Progress", "cross_fit"),
+    "race": ("Race", "Rules"), "raced": ("Raced", "Racer", "result"),
+    "simulated": ("Simulated", "Table", "replay", "simulate"), "board": ("Outcome",),
     "policy": ("Expected", "Infeasible", "Policy", "fit", "fit_points"), "pool": ("search",),
     "choice": ("Choice", "Target", "choose"), "studies": ("Study", "study"), "voting": ("VotePortfolio",),
     "sweep": ("Fixed", "Play", "Swept", "best_arm", "plays", "priced", "shortlist"),
