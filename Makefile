@@ -16,7 +16,7 @@ demo: $(READY)
 	@$(BIN)/playcall demo $(ARGS)
 
 test: $(READY)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(READY)
 	@$(BIN)/ruff check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import anyio
@@ -39,17 +37,6 @@ print("begun", flush=True)
 done = anyio.run(lambda: record(read_tasks(tasks), read_arms(arms), **options))
 sys.exit(0 if done.complete else 1)
 """
-
-
-def serving() -> ModuleType:
-    """The server of tests/serving.py."""
-    if "serving" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("serving", SERVER)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["serving"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules["serving"]
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -38,12 +37,8 @@ from playcall.strategies.prices import Price, most_tokens
 from playcall.strategies.scripted import Played
 from playcall.strategies.spending import summary
 
-_spec = importlib.util.spec_from_file_location("recording", Path(__file__).with_name("recording.py"))
-assert _spec is not None
-assert _spec.loader is not None
-made = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(made)
-serve = made.serving().serve
+from ..serving import serve
+from . import recording as made
 
 
 def asked(server: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import signal
 import subprocess
@@ -10,11 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location("recording", Path(__file__).with_name("recording.py"))
-assert _spec is not None
-assert _spec.loader is not None
-made = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(made)
+from . import recording as made
 
 KILLS, FLYING = 20, 8
 

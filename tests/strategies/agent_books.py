@@ -83,6 +83,9 @@ def looping() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield loop
+    for task in (left := asyncio.all_tasks(loop)):  # litellm's worker waits for ever
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.run_until_complete(loop.shutdown_default_executor())
     asyncio.set_event_loop(None)

@@ -88,7 +88,7 @@ def test_an_answer_comes_back_as_it_was(output: object, text: str, score: float)
     assert (second.price, second.seconds, second.usage) == (77, 1.5, Usage(3, 2, 1, 0))
 
 
-@pytest.mark.parametrize("output", [(1, 2), {1: 2}, {"a": {3}}, object(), [float("nan")], b"x"], ids=repr)
+@pytest.mark.parametrize("output", [(1, 2), {1: 2}, {"a": {3}}, object(), [float("nan")], b"x"])
 def test_an_output_that_json_would_change_is_not_kept(output: object) -> None:
     cache, (make, made) = Cache(), making(output=output)
     assert fetched(cache, "k", make).answer.output is output
