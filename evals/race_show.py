@@ -16,7 +16,7 @@ from rich.text import Text
 from playcall.evals import show as shown
 from playcall.portfolio.effects import RoleEffect
 from playcall.portfolio.race import Rules
-from playcall.portfolio.raced import Raced, Racer
+from playcall.portfolio.raced import MANY, Raced, Racer
 from playcall.portfolio.simulated import Simulated
 from playcall.strategies import NANO
 from playcall.strategies.errors import some
@@ -107,12 +107,18 @@ def facts(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:
     if best is not None:
         cost = f", ${best.cost:.3g} an item" if isfinite(best.cost) else ""
         quality = f"quality {shown.percent(best.quality, best.low, best.high)} % on {best.asked:,} items"
-        fair = f"{_points(best.corrected)} % once it is corrected for having been chosen"
-        yield "Take", f"{best.arm} for {raced.objective}: {quality}, {fair}{cost}"
+        fair = (
+            ""
+            if len(raced.arms) < MANY
+            else f", {_points(best.corrected)} % once it is corrected for having been chosen"
+        )
+        yield "Take", f"{best.arm} for {raced.objective}: {quality}{fair}{cost}"
     else:
         yield from _none(raced, rules)
-    if best is not None and raced.regret_bound is not None and raced.expected_regret is not None:
-        yield "Sure", f"{_bounded(raced)}; it is expected to lose {100 * raced.expected_regret:.2f}"
+    if best is not None and raced.regret_bound is not None:
+        yield "Sure", f"{_bounded(raced)}{_expected(raced)}"
+        if rules.cost_weight or rules.latency_weight:
+            yield "Sure", "as long as no arm has rare runs, not seen yet, that cost or take far more than all others"
         yield "Sure", f"with {sure} confidence the best arm is among {_these(raced)}"
     elif best is not None and rules.seeks_cheapest:
         margin = 100 * (0.02 if rules.epsilon is None else rules.epsilon)
@@ -146,6 +152,15 @@ def _bounded(raced: Raced) -> str:
     beyond = f", and {_points(new)} on new ones" if new is not None and isfinite(new) else ""
     loses = f"it loses at most {_points(here)} points to the best arm on these {raced.items:,} items{beyond}"
     return f"with {1 - raced.delta:.0%} confidence {loses}"
+
+
+def _expected(raced: Raced) -> str:
+    told = raced.expected_regret
+    if told is None or not isfinite(told):
+        return ""
+    return (
+        f"; it is expected to lose {100 * told:.2f}, which is too little where the race ended as soon as that was small"
+    )
 
 
 def _none(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import log
 
 import numpy as np
 
-from playcall.calibration.sequences import effective_size, half_width
+from playcall.calibration.sequences import evidence
 from playcall.portfolio.board import Board
-from playcall.strategies import Misuse
 from playcall.strategies.panel import Mask
-
-_PRIOR, _LEAST = 3.0, 0.02  # as in the paired race
 
 
 @dataclass
 class Cheapest:
     """Asks the cheapest arm in doubt until it is known to be on one side of the threshold; an arm that clears it makes
-    all dearer ones needless. With probability 1 - delta no arm is put on the wrong side by more than `epsilon`."""
+    all dearer ones needless. With probability 1 - delta no arm is put on the wrong side by more than `epsilon`. What is
+    cheap goes by mean costs so far."""
 
     threshold: float
     epsilon: float = 0.02
     delta: float = 0.1
     first: int = 15
     batch: int = 10
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise Misuse(f"threshold={self.threshold!r}: give a quality above 0 and at most 1.")
+    _told: dict[int, tuple[int, bool, bool]] = field(default_factory=dict, repr=False)  # by arm: items, clears, fails
 
     def sides(self, board: Board) -> tuple[Mask, Mask]:
-        """(clears, fails), by arm; neither for one in doubt."""
-        size = effective_size(np.maximum(board.asked, 1).astype(float), board.items)
-        variance = np.maximum(board.variances() * board.asked / (board.asked + _PRIOR), _LEAST)
-        wide = np.sqrt(variance) * half_width(size, self.delta / len(board.arms))
-        known, mean = board.asked >= min(self.first, board.items), board.means()
-        margin = np.where(board.asked < board.items, self.epsilon, 0.0)
-        return known & (mean - wide >= self.threshold - margin), known & (mean + wide < self.threshold)
+        """(clears, fails), by arm; neither for one in doubt. Exact for scores in [0, 1], at every moment."""
+        found = [self._side(board, k) for k in range(len(board.arms))]
+        return np.array([clears for clears, _ in found]), np.array([fails for _, fails in found])
+
+    def _side(self, board: Board, arm: int) -> tuple[bool, bool]:
+        n = int(board.asked[arm])
+        told = self._told.get(arm)
+        if told is None or told[0] != n:
+            values = board.values[:n, arm]
+            if n < board.items:
+                level = log(len(board.arms) / self.delta)
+                clears = evidence(values, self.threshold - self.epsilon, board.items, above=True) > level
+                fails = not clears and evidence(values, self.threshold, board.items, above=False) > level
+            else:
+                clears = float(values.mean()) >= self.threshold - 1e-12
+                fails = not clears
+            told = self._told[arm] = n, clears, fails
+        return told[1], told[2]
 
     def ask(self, board: Board) -> Mapping[int, int]:
         """The first items of all, then a batch of the cheapest arm in doubt."""
@@ -58,9 +65,7 @@ class Cheapest:
         cost = board.mean_of(1)
         return ~fails & ((board.asked == 0) | (cost <= cost[clears].min(initial=np.inf)))
 
-    def choice(self, board: Board) -> int:
-        """The cheapest that clears; where none does, the best mean."""
+    def choice(self, board: Board) -> int | None:
+        """The cheapest that clears, None where none does."""
         clears, _ = self.sides(board)
-        if clears.any():
-            return int(np.argmin(np.where(clears, board.mean_of(1), np.inf)))
-        return int(np.argmax(np.where(board.asked > 0, board.means(), -np.inf)))
+        return int(np.argmin(np.where(clears, board.mean_of(1), np.inf))) if clears.any() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,8 +17,9 @@ _REDRAWN = 200  # bootstrap samples of the items
 class RoleEffect:
     """How much the choice of one role's model moves an arm's quality.
 
-    `spread` is the standard deviation of its models' main effects, with a 95% interval from items drawn anew;
-    `share` its part in the variance of the arms' means; `models` each model's main effect, 0 on average.
+    `spread` is the standard deviation of its models' main effects without what chance adds to it, with a 95% interval
+    from items drawn anew; `share` its part in the variance between arms, what roles do not explain included; `models`
+    each model's main effect, 0 on average, as measured.
     """
 
     role: str
@@ -66,18 +67,28 @@ def role_effects(board: Board, roles: Sequence[Mapping[str, str]]) -> tuple[Role
         told = {name: found[[i for i, (role, _) in enumerate(columns) if role == name]] for name in names}
         return {name: value - value.mean() for name, value in told.items()}
 
+    def between(values: Floats) -> float:
+        return float(np.average((values - np.average(values, weights=n)) ** 2, weights=n))
+
     lead = leads(np.ones(rows))
     main, rng = effects(lead), np.random.default_rng(0)
-    redrawn = [effects(leads(rng.multinomial(rows, np.full(rows, 1 / rows)).astype(float))) for _ in range(_REDRAWN)]
+    drawn = [leads(rng.multinomial(rows, np.full(rows, 1 / rows)).astype(float)) for _ in range(_REDRAWN)]
+    redrawn = [effects(each) for each in drawn]
     fitted = {name: coded[:, [role == name for role, _ in columns]] @ main[name] for name in names}
-    whole = float(np.average((lead - np.average(lead, weights=n)) ** 2, weights=n)) or 1.0
+    rest = lead - sum(fitted.values())
+    noise = np.average(np.var(drawn, axis=0), weights=n) * max(0.0, 1 - len(columns) / len(asked))
+    parts = dict.fromkeys(names, 0.0) | {"": max(0.0, between(rest) - float(noise))}
     found = []
     for name in names:
-        low, high = np.quantile([sample[name].std() for sample in redrawn], [0.025, 0.975])
-        share = float(np.average((fitted[name] - np.average(fitted[name], weights=n)) ** 2, weights=n)) / whole
+        again = np.array([sample[name] for sample in redrawn])
+        chance = float(again.var(0).mean())  # what it adds to a squared deviation; resampling adds it once more
+        spread = np.sqrt(max(0.0, float(main[name].var()) - chance))
+        low, high = np.quantile(np.sqrt(np.maximum(0.0, again.var(1) - 2 * chance)), [0.025, 0.975])
+        parts[name] = max(0.0, between(fitted[name]) - chance)
         models = dict(zip(_levels(roles, name), main[name].tolist()))
-        found.append(RoleEffect(name, float(main[name].std()), float(low), float(high), min(1.0, share), models))
-    return tuple(found)
+        found.append(RoleEffect(name, float(spread), float(low), float(high), 0.0, models))
+    whole = sum(parts.values()) or 1.0
+    return tuple(replace(effect, share=parts[effect.role] / whole) for effect in found)
 
 
 def _levels(roles: Sequence[Mapping[str, str]], name: str) -> list[str]:

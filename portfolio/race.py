@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 import numpy as np
 
@@ -68,6 +68,10 @@ class Rules:
             raise Misuse(f"delta={self.delta!r}: give a chance between 0 and 1, such as 0.1.")
         if self.first < 2 or self.batch < 1:
             raise Misuse(f"first={self.first}, batch={self.batch}: give 2 or more, and 1 or more.")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise Misuse(f"threshold={self.threshold!r}: give a quality above 0 and at most 1.")
+        if self.threshold is not None and self.method not in ("paired", "threshold-elimination"):
+            raise Misuse(f"a threshold says nothing to method {self.method!r}: take paired or threshold-elimination.")
         if self.threshold is not None and (self.cost_weight or self.latency_weight):
             raise Misuse("a threshold wants the cheapest arm, weights a trade-off: give one of them.")
 
@@ -131,12 +135,23 @@ class Race:
             if self._capped():
                 break
             if cells:
-                return cells
+                most = self.rules.max_calls
+                return cells if most is None else cells[: most - self.board.evaluations - len(self._ahead)]
             self._settle()
         return []
 
     def take(self, outcomes: Mapping[Cell, Outcome]) -> None:
-        """What came of cells. Those that are missing are wanted again."""
+        """What came of cells. Those that are missing are wanted again. Raises Misuse, and takes nothing, where a cell
+        is none of this race's or an outcome is no number."""
+        for (arm, item), outcome in outcomes.items():
+            if not 0 <= arm < len(self.board.arms) or item not in self._row:
+                raise Misuse(
+                    f"cell ({arm}, {item}): there are {len(self.board.arms)} arms and {self.board.items} items."
+                )
+            if not all(map(isfinite, (outcome.score, outcome.cost, outcome.seconds))):
+                raise Misuse(
+                    f"arm {self.board.arms[arm]!r}, item {item}: {outcome} is no outcome; a failed run scores 0."
+                )
         self._ahead |= {(k, self._row[item]): outcome for (k, item), outcome in outcomes.items()}
         self._settle()
 
@@ -156,7 +171,7 @@ class Race:
         rules, board = self.rules, self.board
         for name, used, unit in (
             ("max_usd", board.spent, "USD"),
-            ("max_calls", board.evaluations, "runs"),
+            ("max_calls", board.evaluations + len(self._ahead), "runs"),
             ("max_seconds", time.monotonic() - self._began, "seconds"),
         ):
             if (cap := getattr(rules, name)) is not None and used >= cap:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from playcall.calibration.sequences import half_width
-from playcall.portfolio.board import Board
-from playcall.portfolio.cheapest import Cheapest
+from playcall.calibration.sequences import mean_bounds
+from playcall.portfolio.board import Board, Worth
 from playcall.portfolio.effects import RoleEffect, role_effects
 from playcall.portfolio.race import Race
 from playcall.portfolio.racing import Paired
+from playcall.portfolio.rivals import best_of
 from playcall.strategies.panel import Floats, Mask
 
 _ALIKE = 1e-12
+MANY = 6  # arms: the spread of fewer tells too little of what luck does
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class Racer:
     """What the race found out about one arm.
 
     `quality` is the mean score on its items and `low` to `high` its interval for new tasks, which holds for all arms
-    and at all moments together, so for the chosen one too; `corrected` is that mean without the luck of having been
-    chosen (empirical Bayes). `behind` is what the chosen arm is better by, with `ahead` the most that this arm may be
-    better by. Costs are USD an item, latencies seconds.
+    and at all moments together, so for the chosen one too; `corrected` is that mean drawn to the mean of all arms by
+    empirical Bayes, since the best of many is partly luck (of fewer than MANY arms it is the mean itself). `behind` is
+    what the chosen arm is better by, with `ahead` the most that this arm may be better by. Costs are USD an item, with
+    95% intervals by Student's t; latencies seconds.
     """
 
     arm: str
@@ -81,18 +83,18 @@ def result(race: Race, brute_force_dollars: float | None = None) -> Raced:
     chosen = method.choice(board) if asked.any() else None
     survivors = method.survivors(board) if asked.any() else ~asked
     now = method.standing(board) if isinstance(method, Paired) and chosen is not None else None
-    racers, ties = _racers(race, chosen, survivors)
-    clears = not isinstance(method, Cheapest) or bool(method.sides(board)[0].any())
+    most = 1.0 if rules.worth == Worth() else np.inf  # that scores can differ by
+    racers, ties = _racers(race, best_of(board) if chosen is None and asked.any() else chosen, survivors)
     cost = board.mean_of(1)
     whole = float(np.where(asked, cost, cost[asked].mean()).sum() * board.items) if asked.any() else np.nan
     return Raced(
-        chosen=board.arms[chosen] if chosen is not None and clears else None,
+        chosen=None if chosen is None else board.arms[chosen],
         survivors=tuple(board.arms[k] for k in np.flatnonzero(survivors)),
         ties=ties,
         arms=racers,
         effects=role_effects(board, race.roles),
-        regret_bound=None if now is None else float(now.upper.max()),
-        regret_bound_new=None if now is None else float(now.beyond.max()),
+        regret_bound=None if now is None else min(most, max(0.0, float(now.upper.max()))),
+        regret_bound_new=None if now is None else min(most, max(0.0, float(now.beyond.max()))),
         expected_regret=None if now is None else float(now.regret[survivors].sum()),
         delta=rules.delta,
         method=rules.method,
@@ -146,15 +148,13 @@ def _racers(race: Race, chosen: int | None, survivors: Mask) -> tuple[tuple[Race
 
 def _qualities(board: Board, delta: float) -> tuple[Floats, Floats, Floats, Floats]:
     """(mean score, low, high, corrected) by arm, NaN where it was not asked."""
-    n = np.maximum(board.asked, 1)
+    there, n = board.asked > 0, np.maximum(board.asked, 1)
     mean = board.mean_of(0)
-    variance = np.maximum(board.squares[0] / n - mean**2, 0.0) * board.asked / np.maximum(n - 1, 1)
-    variance = np.where(board.asked > 0, np.maximum(variance, 0.25 / (n + 1)), np.nan)
-    wide = np.sqrt(variance) * half_width(n, delta / (2 * len(board.arms)))
-    there = board.asked > 0
+    low, high = mean_bounds(board.totals[0], board.asked.astype(float), delta / len(board.arms))
     corrected = mean.copy()
-    if there.sum() > 2:
-        error = variance[there] / n[there]
+    if there.sum() >= MANY:
+        pooled = float((board.squares[0] - board.totals[0] ** 2 / n)[there].sum() / board.evaluations)
+        error = max(pooled, 0.25 / board.evaluations) / n[there]
         centre, between = float(mean[there].mean()), 0.0
         for _ in range(30):  # Paule and Mandel 1982
             weight = 1 / (error + between)
@@ -164,7 +164,7 @@ def _qualities(board: Board, delta: float) -> tuple[Floats, Floats, Floats, Floa
             between = max(0.0, between + excess / slope) if slope else 0.0
         keep = between / (between + error)
         corrected[there] = keep * mean[there] + (1 - keep) * centre
-    return mean, np.maximum(mean - wide, 0.0), np.minimum(mean + wide, 1.0), corrected
+    return mean, np.where(there, low, np.nan), np.where(there, high, np.nan), corrected
 
 
 def _spread(board: Board, what: int) -> Floats:

@@ -29,20 +29,21 @@ class Method(Protocol):
         """The arms that may yet be the best."""
         ...
 
-    def choice(self, board: Board) -> int:
-        """The arm it recommends."""
+    def choice(self, board: Board) -> int | None:
+        """The arm it recommends; None where none will do."""
         ...
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far each arm is from the leader, in what an item is worth. Arrays by arm; the leader's own are 0."""
+    """How far each arm is from the leader, in what an item is worth. Arrays by arm; the leader's own are 0, bounds of
+    arms that were asked nothing infinite."""
 
     leader: int
     difference: Floats  # mean of the arm minus the leader
     upper: Floats  # on these items no difference is greater, with probability 1 - delta, at any moment of the race
     beyond: Floats  # the same on new items of the kind
-    regret: Floats  # expected loss on these items by taking the leader where the arm is better
+    regret: Floats  # expected loss on these items by taking the leader where the arm is better, under normal errors
     common: Ints  # items that both have
 
 
@@ -80,13 +81,14 @@ class Paired:
             beyond = mean + np.sqrt(spread) * half_width(np.maximum(both, 1.0), alpha)
             z = np.where(error > 0, mean / error, 0.0)
             regret = np.where(error > 0, error * (norm.pdf(z) + z * norm.cdf(z)), np.maximum(mean, 0.0))
-        unknown = (both == 0) & (np.arange(len(out)) != leader)
+        rivals = np.arange(len(out)) != leader
+        unknown = np.where(rivals & (both == 0), np.inf, 0.0)
         return Standing(
             leader,
             np.where(both > 0, mean, 0.0),
-            np.where(others, upper, np.where(unknown, np.inf, 0.0)),
-            np.where(both > 0, beyond, np.where(unknown, np.inf, 0.0)),
-            np.where(others, regret, 0.0),
+            np.where(others, upper, unknown),
+            np.where(rivals & (both > 0), beyond, unknown),
+            np.where(others, regret, unknown),
             both,
         )
 

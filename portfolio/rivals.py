@@ -31,9 +31,10 @@ class _Rival:
         """The arms that it has not given up."""
         return board.asked == board.asked.max()
 
-    def choice(self, board: Board) -> int:
+    def choice(self, board: Board) -> int | None:
         """The best mean of its survivors."""
-        return best_of(board, self.survivors(board))
+        there = self.survivors(board)
+        return best_of(board, there) if there.any() else None
 
 
 @dataclass
@@ -59,7 +60,7 @@ class SuccessiveHalving(_Rival):
         following = next(n for n in told if n > done)
         there = np.flatnonzero(board.asked == done)
         keep = there if not done else there[np.argsort(-board.means()[there], kind="stable")][: ceil(len(there) / 2)]
-        return dict.fromkeys(map(int, keep), following) if len(keep) > 1 else {}
+        return dict.fromkeys(map(int, keep), following) if len(keep) > 1 or not done else {}
 
 
 @dataclass
@@ -207,6 +208,8 @@ class BayesianOptimisation(Searching):
 
         columns = sorted({(role, model) for told in self.roles for role, model in told.items()})
         coded = np.array([[float(told.get(role) == model) for role, model in columns] for told in self.roles])
+        if not columns:  # no roles to tell arms apart by
+            return int(rng.choice(fresh))
         means = board.means()[tried]
         process = GaussianProcessRegressor(RBF(1.0) + WhiteKernel(0.01), normalize_y=True, optimizer=None)
         process.fit(coded[tried], means)

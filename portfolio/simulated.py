@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -52,26 +51,36 @@ class Table:
 def replay(table: Table, rules: Rules, roles: Sequence[Mapping[str, str]] | None = None) -> tuple[Race, Raced]:
     """Run a race on recorded outcomes. A cap on USD is kept to the cent: the cell that would pass it is not run."""
     race = Race(table.arms, len(table.score), rules, roles)
-    cap, most = rules.max_usd, rules.max_calls
-    while cells := race.wanted():
-        spent, taken = race.board.spent, dict[Cell, Outcome]()
-        for arm, item in cells:
-            outcome = table.outcome(arm, item)
+    _run(race, table)
+    return race, result(race, float(table.cost.sum()))
+
+
+def _run(race: Race, table: Table) -> float:
+    """To its end; returns the seconds that choosing took."""
+    cap, choosing, spent = race.rules.max_usd, 0.0, 0.0
+    while True:
+        began = time.perf_counter()
+        cells = race.wanted()
+        choosing += time.perf_counter() - began
+        if not cells:
+            return choosing
+        taken = dict[Cell, Outcome]()
+        for cell in cells:
+            outcome = table.outcome(*cell)
             if cap is not None and spent + outcome.cost > cap:
                 race.stop(f"max_usd is reached: the next run would pass {cap:g} USD")
                 break
-            if most is not None and race.board.evaluations + len(taken) >= most:
-                race.stop(f"max_calls is reached: {most}")
-                break
             spent += outcome.cost
-            taken[arm, item] = outcome
+            taken[cell] = outcome
+        began = time.perf_counter()
         race.take(taken)
-    return race, result(race, float(table.cost.sum()))
+        choosing += time.perf_counter() - began
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """Many races on one table, each in an order of its own. Regrets are in what an item is worth; dollars are means."""
+    """Many races on one table, each in an order of its own. Regrets are in what an item is worth, or with a threshold
+    the quality by which it is missed; where no arm clears that, to choose none is to have found the best."""
 
     seeds: int
     evaluations: float
@@ -97,32 +106,22 @@ def simulate(
     tell: Callable[[int, int], object] = lambda done, of: None,
 ) -> Simulated:
     """Replay a race in `seeds` orders, and compare with what the whole table says is best."""
-    worth = table.worth(rules.worth)
-    best = _best(table, worth, rules)
-    regrets, evaluations, eliminated, dollars, seconds = [], [], [], [], 0.0
+    best = _best(table, rules)
+    regrets, evaluations, found, eliminated, dollars, seconds = [], [], [], [], [], 0.0
     for seed in range(seeds):
         race = Race(table.arms, len(table.score), replace(rules, seed=rules.seed + seed), roles)
-        while True:
-            began = time.perf_counter()
-            cells = race.wanted()
-            seconds += time.perf_counter() - began
-            if not cells:
-                break
-            outcomes = {cell: table.outcome(*cell) for cell in cells}
-            began = time.perf_counter()
-            race.take(outcomes)
-            seconds += time.perf_counter() - began
-        board = race.board
-        chosen = race.method.choice(board)
-        regrets.append(_regret(table, worth, best, chosen, rules))
-        evaluations.append(board.evaluations)
-        eliminated.append(not race.method.survivors(board)[best].any())
-        dollars.append(board.spent)
+        seconds += _run(race, table)
+        chosen = race.method.choice(race.board) if race.board.evaluations else None
+        found.append(chosen in best if best.size else chosen is None)
+        regrets.append(_regret(table, chosen, rules))
+        evaluations.append(race.board.evaluations)
+        eliminated.append(bool(best.size) and not race.method.survivors(race.board)[best].any())
+        dollars.append(race.board.spent)
         tell(seed + 1, seeds)
     return Simulated(
         seeds,
         float(np.mean(evaluations)),
-        float(np.mean(np.array(regrets) < _ALIKE)),
+        float(np.mean(found)),
         float(np.mean(regrets)),
         float(np.max(regrets)),
         float(np.mean(eliminated)),
@@ -133,19 +132,22 @@ def simulate(
     )
 
 
-def _best(table: Table, worth: Floats, rules: Rules) -> Ints:
-    """The arms that the whole table says are best."""
-    if (threshold := rules.threshold) is None or not rules.seeks_cheapest:
+def _best(table: Table, rules: Rules) -> Ints:
+    """The arms that the whole table says are best; none where none clears the threshold."""
+    if rules.threshold is None:
+        worth = table.worth(rules.worth)
         return np.flatnonzero(worth >= worth.max() - _ALIKE)
-    clear = table.score.mean(0) >= threshold
-    if not clear.any():
-        return np.flatnonzero(worth >= worth.max() - _ALIKE)
-    cost = np.where(clear, table.cost.mean(0), inf)
-    return np.flatnonzero(cost <= cost.min() + _ALIKE)
+    clear = table.score.mean(0) >= rules.threshold - _ALIKE
+    if not rules.seeks_cheapest:
+        return np.flatnonzero(clear & (table.score.mean(0) >= table.score.mean(0).max() - _ALIKE))
+    cost = np.where(clear, table.cost.mean(0), np.inf)
+    return np.flatnonzero(clear & (cost <= cost.min() + _ALIKE))
 
 
-def _regret(table: Table, worth: Floats, best: Ints, chosen: int, rules: Rules) -> float:
-    """What is lost: worth; for the cheapest arm that clears a threshold, the quality by which it does not."""
-    if (threshold := rules.threshold) is None or not rules.seeks_cheapest:
-        return float(worth.max() - worth[chosen])
-    return 0.0 if chosen in best else max(0.0, float(threshold - table.score.mean(0)[chosen]))
+def _regret(table: Table, chosen: int | None, rules: Rules) -> float:
+    """What is lost: worth, that of an arm at random where none was chosen; for the cheapest arm that clears a
+    threshold, the quality by which it does not."""
+    if rules.seeks_cheapest and rules.threshold is not None:
+        return 0.0 if chosen is None else max(0.0, rules.threshold - float(table.score.mean(0)[chosen]))
+    worth = table.worth(rules.worth)
+    return float(worth.max() - (worth.mean() if chosen is None else worth[chosen]))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from playcall.calibration.sequences import effective_size, half_width
+from playcall.calibration.sequences import effective_size, evidence, half_width, mean_bounds
 from playcall.evals.table import read_table
 from playcall.portfolio import Outcome, Race, Rules, Table, replay, result, simulate
 from playcall.portfolio.board import Board, Worth
@@ -296,3 +296,94 @@ def test_a_paired_race_shows_no_more_than_it_was_told() -> None:
         told.to_dict() | {"brute_force_dollars": 0}
     )
     assert isinstance(race.method, Paired)
+
+
+def test_the_interval_for_new_tasks_holds_at_every_moment_near_the_ends_too() -> None:
+    rng = np.random.default_rng(0)
+    for p in (0.02, 0.5, 0.97):
+        total = np.cumsum(rng.random((500, 300)) < p, 1).astype(float)
+        low, high = mean_bounds(total, np.broadcast_to(np.arange(1.0, 301), total.shape), 0.1)
+        assert ((low > p) | (high < p)).any(1).mean() <= 0.1
+    low, high = mean_bounds(np.array([0.0, 8.0, 0.0]), np.array([8.0, 8.0, 0.0]), 0.05)
+    assert high[0] > 0.45  # none right of eight proves little
+    assert low[1] == pytest.approx(1 - high[0])
+    assert (low[2], high[2]) == (0, 1)
+
+
+def test_an_arm_is_on_the_wrong_side_of_a_threshold_in_at_most_delta_of_races() -> None:
+    """Of 20 arms, just below it, and all at once."""
+    wrong = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        score = np.column_stack([rng.permutation(np.arange(300) < 234) for _ in range(20)]).astype(float)  # 0.78 each
+        table = replace(made([0.5] * 20, 300), score=score)
+        _, told = replay(table, Rules(threshold=0.82, seed=seed))
+        wrong.append(told.chosen is not None)
+    assert np.mean(wrong) <= 0.1
+
+
+@settings(max_examples=60)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 5), st.floats(0.05, 0.95))
+def test_evidence_against_what_is_true_of_a_population_ends_small(x: list[float], more: int, mean: float) -> None:
+    """Over all orders its end is worth 1 on average at most, so that it is rarely large; for what is false it grows."""
+    values = np.array(x + [x[-1]] * more)
+    rng = np.random.default_rng(0)
+    for above in (True, False):
+        level = min(1.0, values.mean() + 1e-6) if above else max(0.0, values.mean() - 1e-6)
+        told = [evidence(rng.permutation(values), level, len(values), above=above) for _ in range(60)]
+        assert np.mean(np.array(told) > np.log(10)) <= 0.3
+    ones = np.ones(50)
+    assert evidence(ones, mean, 1000, above=True) > 0
+    assert evidence(ones, mean, 1000, above=False) == 0
+
+
+def test_a_role_that_does_not_matter_is_told_so() -> None:
+    rng, roles = np.random.default_rng(1), [{"planner": p, "solver": s} for p in "abcd" for s in "wxyz"]
+    held, spreads = [], []
+    for _ in range(30):
+        hard = rng.random(200)
+        board = Board([f"planner={r['planner']} + solver={r['solver']}" for r in roles], 200)
+        for k, r in enumerate(roles):
+            quality = 0.3 + 0.1 * "wxyz".index(r["solver"])
+            board.add(k, [Outcome(float(x)) for x in rng.random(200) * 0.5 + hard * 0.5 < quality])
+        planner, solver = role_effects(board, roles)
+        held.append(planner.low == 0)
+        spreads.append(planner.spread)
+        assert solver.low > 0.02
+        assert 0 <= planner.share + solver.share <= 1 + 1e-9
+    assert np.mean(held) > 0.8
+    assert np.mean(spreads) < 0.012
+
+
+def test_a_simulation_keeps_the_caps_and_knows_where_nothing_clears() -> None:
+    table = made([0.6, 0.55, 0.5], 200)
+    assert simulate(table, 3, Rules(method="brute-force", max_calls=50)).evaluations == 50
+    assert simulate(table, 3, Rules(method="brute-force", max_usd=0.5)).dollars <= 0.5
+    nothing = simulate(table, 3, Rules(max_usd=0.0))
+    assert (nothing.evaluations, nothing.found_best) == (0, 0)
+    never = simulate(table, 3, Rules(threshold=0.95))
+    assert (never.found_best, never.best_eliminated, never.regret_worst) == (1, 0, 0)
+    assert Race(table.arms, 200, Rules(method="brute-force", max_calls=10)).wanted()[10:] == []
+    assert replay(table, Rules(method="threshold-elimination", threshold=0.99))[1].chosen is None
+
+
+def test_a_race_takes_nothing_that_it_cannot_use() -> None:
+    race = Race(["a", "b"], 5)
+    cells = race.wanted()
+    for bad in ({(0, 9): Outcome(1.0)}, {(7, 0): Outcome(1.0)}, {(0, 0): Outcome(float("nan"))}):
+        with pytest.raises(Misuse):
+            race.take(bad)
+    race.take({cell: Outcome(1.0) for cell in cells})
+    assert race.board.evaluations == len(cells)
+
+
+def test_odd_shapes_are_raced_too() -> None:
+    one = made([0.5], 10)
+    for method in METHODS:
+        assert replay(one, Rules(method=method), [{}])[1].chosen == "a0"
+    plays = made([0.5, 0.6, 0.7, 0.8], 20)
+    assert replay(plays, Rules(method="bayesian-optimisation"), [{}] * 4)[1].chosen
+    cut = replay(plays, Rules(max_calls=1))[1]
+    assert cut.to_dict()["expected_regret"] is None  # arms were never asked
+    sure = replay(replace(plays, score=np.tile([1.0, 0.0, 0.0, 0.0], (20, 1))), Rules())[1]
+    assert sure.regret_bound_new == 0  # the leader is no rival of its own
