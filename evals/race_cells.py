@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import anyio
 import anyio.lowlevel
 
-from playcall.evals.journal import Journal, Line
+from playcall.evals.journal import Journal, Key, Line
 from playcall.portfolio.board import Outcome
 from playcall.strategies import NANO, Answer, Budget, Cache, CallFailed, Failure, Price
 from playcall.strategies.budget import Account, Hold
@@ -43,10 +43,11 @@ class Refused(BaseException):
 
 class RaceJournal(Journal):
     """That of a race. It has a line {"paid": [item, arm], "nano": ...} too, for each request when it is answered, so
-    that what an unfinished run has cost is known."""
+    that what an unfinished run has cost is known; not what was in flight when a process was killed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.paid = 0  # requests
+        self.lost = set[Key]()  # runs that failed twice at an earlier start, by what may pass
         super().__init__(*args, **options)
 
     def _take(self, told: Line, length: int) -> None:
@@ -54,6 +55,7 @@ class RaceJournal(Journal):
             self.spent, self.paid = self.spent + told["nano"], self.paid + 1
         else:
             super()._take(told, length)
+            self.lost |= {tuple(told["lost"])} if "lost" in told else set()
 
 
 class Purse(Budget):
@@ -79,12 +81,8 @@ class Gate:
     """What a race may still send: the hard limits of all its runs. Threads share it."""
 
     def __init__(self, prices: Prices, max_usd: float | None, max_calls: int | None, max_seconds: float | None) -> None:
-        self.prices, self.purse, self.max_calls, self.max_seconds = (
-            prices,
-            Purse(session=max_usd),
-            max_calls,
-            max_seconds,
-        )
+        self.prices, self.purse = prices, Purse(session=max_usd)
+        self.max_calls, self.max_seconds = max_calls, max_seconds
         self.calls = 0  # requests that were sent
         self.threads = 0  # runs of agents that are not async
         self.stopped = ""  # why nothing more is begun
@@ -187,6 +185,8 @@ class Run:
     answer: str = ""
     error: str = ""  # why there is no answer
     passing: bool = False  # whether it may pass
+    limited: bool = False  # whether it failed by a rate limit
+    refusal: str = ""  # what a model refused as a bad request
     fatal: str = ""  # why no run of this arm can work
     traces: list[Trace] = field(default_factory=list)  # one, or two where a plain function returned a coroutine
     secrets: set[str] = field(default_factory=set)
@@ -327,16 +327,23 @@ class Run:
         """Those of the run."""
         return [call for trace in self.traces for call in trace.calls]
 
+    @property
+    def unseen(self) -> Sequence[str]:
+        """What went out beside them."""
+        return list(dict.fromkeys(what for trace in self.traces for what in trace.unseen))
+
     def _judge(self) -> None:
         """What its failed calls say: the last one of each role counts, since clients try again."""
         last = {call.role: call for call in self.calls if not call.cancelled}
         broken = [call for call in last.values() if call.error]
         own = set(self.models.values())
-        for call in broken:
-            if call.error in FATAL and (self.error or call.model in own):
-                self.fatal = f"model {call.model!r}: {call.error}: {call.detail}".rstrip(": ")
+        for call in broken if self.error else [call for call in broken if call.model in own]:
+            told = f"model {call.model!r}: {call.error}: {call.detail}".rstrip(": ")
+            self.fatal = told if call.error in FATAL else self.fatal
+            self.refusal = told if call.error == Failure.REQUEST else self.refusal
         if self.error and broken:
             self.passing = any(call.error in PASSING for call in broken)
+            self.limited = any(call.error == Failure.RATE for call in broken)
             self.error = f"{broken[-1].error}: {broken[-1].detail}".rstrip(": ")
         self.error = " ".join(tidy(CallFailed(Failure.RAISED, self.error), self.secrets).detail.split())
 
@@ -351,6 +358,7 @@ class Run:
             "failed": bool(self.error),
             "error": self.error,
             "calls": [_told(call, self.models) for call in self.calls],
+            "unseen": self.unseen,
         }
 
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from playcall.evals.race_live import LiveRace
 
 INFEASIBLE = 3
-"""Exit status where no arm clears the threshold."""
+"""Exit status where no arm clears the threshold, and none may."""
+TABLE, RUNS = Path("race.parquet"), 8
 OUTCOMES = {name: OURS[name] for name in ("item", "arm", "score", "answer", "cost_usd", "latency_s", "error")}
 CAPS = ("max_usd", "max_calls", "max_seconds")
 """How the reason begins where a race ended by a cap, as it was asked to."""
@@ -52,8 +54,15 @@ class Agent:
     concurrency: int
     failures: Literal["zero", "retry"]
     prices: Path | None
-    cached: bool
+    no_cache: bool
     fresh: bool
+
+    @property
+    def given(self) -> list[str]:
+        """The options that are not as they are by themselves."""
+        usual = {"output": TABLE, "concurrency": RUNS, "failures": "zero"}
+        told = [name for name, value in vars(self).items() if value != usual.get(name) and value not in (None, False)]
+        return [f"--{name.replace('_', '-')}" for name in told]
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,10 @@ def rules(
     weights: Weights = None,
     first: Annotated[int, typer.Option(min=2, help="Items of each arm before any is out.")] = Rules.first,
     batch: Annotated[int, typer.Option(min=1, help="Items of an arm at a time after that.")] = Rules.batch,
-    budget: Annotated[float | None, typer.Option(min=0, help="USD that it may cost, earlier runs of it too.")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, help="USD that it may cost, earlier starts too; a kill -9 forgets what was in flight."),
+    ] = None,
     max_calls: Annotated[
         int | None, typer.Option(min=1, help="Model calls of an agent; runs of an arm on an item of a table.")
     ] = None,
@@ -124,8 +136,9 @@ def recorded(
     """The outcomes to race on."""
     names = taken.renamed(columns, where)
     if table is None:
-        if columns or where or strategy:
-            raise Misuse("--columns, --where and --strategy go with --table: name the recorded outcomes by it.")
+        if columns or where or strategy or verifier or (missing, canonical) != ("refuse", "exact"):
+            named = "--columns, --where, --missing, --canonical, --verifier and --strategy"
+            raise Misuse(f"{named} go with --table: name the recorded outcomes by it.")
         return None
     recording = read_table(
         table, where=where or [], columns=names, missing=missing, canonical=canonical, verifier=verifier
@@ -139,8 +152,8 @@ def agent(
     scorer: Annotated[str | None, typer.Option(help=f"{NAMES}.")] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The outcomes: .parquet, .csv or .jsonl; their journal is beside.")
-    ] = Path("race.parquet"),
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 8,
+    ] = TABLE,
+    concurrency: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = RUNS,
     failures: Annotated[
         Literal["zero", "retry"], typer.Option(help="What a failed run counts as: 0, or tried once more.")
     ] = "zero",
@@ -149,7 +162,7 @@ def agent(
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever was run before.")] = False,
 ) -> Agent:
     """What is run live."""
-    return Agent(roles, tasks, scorer, output, concurrency, failures, prices, not no_cache, fresh)
+    return Agent(roles, tasks, scorer, output, concurrency, failures, prices, no_cache, fresh)
 
 
 def outputs(
@@ -179,8 +192,8 @@ def race(
     json_: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Every arm in the table, not only the best.")] = False,
 ) -> None:
-    """Find the best arm by racing: items are asked of fewer and fewer arms. Status 3: no arm clears the threshold."""
-    given = [f"--{name}" for name in ("roles", "tasks", "scorer") if getattr(agent, name) is not None]
+    """Find the best arm by racing: items are asked of fewer and fewer arms. Status 2: none was chosen, or it broke off;
+    3: no arm clears the threshold."""
     if target is not None:
         if simulated is not None:
             raise Misuse("--simulate replays recorded outcomes: name them by --table, not an agent.")
@@ -192,15 +205,16 @@ def race(
         raise Misuse(
             "name an agent, such as agent.py:build with --roles, --tasks and --scorer, or --table of outcomes."
         )
-    if given:
-        raise Misuse(f"{', '.join(given)}: only for an agent, which --table is not.")
+    if agent.given:
+        raise Misuse(f"{', '.join(agent.given)}: only for an agent, which --table is not.")
     recorded.check(rules)
     if simulated is not None:
         _simulated(recorded, simulated, rules, outputs, json_=json_)
         return
     raced = race_show.named(recorded.raced(replay(recorded.table, rules, recorded.roles)[1]))
-    _told(raced, rules, {"notes": list(recorded.recording.notes)}, json_=json_, every=every)
-    _written(raced, rules, outputs, recorded.recording.name, recorded=recorded, notes=recorded.recording.notes)
+    notes = [*recorded.recording.notes, *failing(raced)]
+    _told(raced, rules, {"notes": notes}, json_=json_, every=every)
+    _written(raced, rules, outputs, recorded.recording.name, recorded=recorded, notes=notes)
     raise typer.Exit(_status(raced, rules))
 
 
@@ -248,11 +262,14 @@ def _written(
     from playcall.portfolio.policy import fingerprint
 
     plays = recorded.plays if recorded else {}
-    done = []
-    if raced.chosen and outputs.router:
+    done, chosen = [], raced.chosen is not None and not failing(raced)
+    if left := [str(path) for path in (outputs.router, outputs.policy) if path and not chosen]:
+        told = f"Not written, since no arm is chosen that works: {', '.join(left)}."
+        shown.errors.print(told, markup=False, soft_wrap=True)
+    if chosen and outputs.router:
         write_whole(outputs.router, routers.router(raced, plays))
         done.append(outputs.router)
-    if raced.chosen and outputs.policy:
+    if raced.chosen and chosen and outputs.policy:
         data = {"table": name} | ({"fingerprint": fingerprint(recorded.recording)} if recorded else {})
         play, calls = (plays.get(raced.chosen), recorded.calls[raced.chosen]) if recorded else (None, 1.0)
         routers.policy(raced, rules, data, play, calls).save(outputs.policy)
@@ -264,10 +281,16 @@ def _written(
         shown.errors.print(f"Written: {', '.join(map(str, done))}.", markup=False, soft_wrap=True)
 
 
+def failing(raced: Raced) -> list[str]:
+    """What is said where all runs of the chosen arm failed."""
+    told = "all {:,} runs of {}, the best arm that was found, failed: do not take it, but see why they did"
+    return [told.format(r.asked, r.arm) for r in raced.arms if r.arm == raced.chosen and r.failures == r.asked > 0]
+
+
 def _status(raced: Raced, rules: Rules) -> int:
     if raced.chosen is not None:
-        return 0
-    return INFEASIBLE if rules.threshold is not None and raced.evaluations else 2
+        return 2 if failing(raced) else 0
+    return INFEASIBLE if rules.threshold is not None and raced.evaluations and not raced.survivors else 2
 
 
 def _live(target: str, agent: Agent, rules: Rules, outputs: Outputs, *, json_: bool, every: bool) -> None:
@@ -279,28 +302,29 @@ def _live(target: str, agent: Agent, rules: Rules, outputs: Outputs, *, json_: b
     from playcall.evals.race_live import LiveRace, load_build, read_roles
 
     check_name(agent.output)
-    live = LiveRace(
-        build=load_build(target),
-        roles=read_roles(agent.roles),
-        tasks=read_tasks(agent.tasks),
-        scoring=agent.scorer,
-        output=agent.output,
-        rules=replace(rules, max_calls=None),
-        max_calls=rules.max_calls,
-        concurrency=agent.concurrency,
-        failures=agent.failures,
-        prices=load_prices(agent.prices) if agent.prices else None,
-        cached=agent.cached,
-        fresh=agent.fresh,
-    )
+    with redirect_stdout(sys.stderr):  # what an agent prints is no result
+        live = LiveRace(
+            build=load_build(target),
+            roles=read_roles(agent.roles),
+            tasks=read_tasks(agent.tasks),
+            scoring=agent.scorer,
+            output=agent.output,
+            rules=replace(rules, max_calls=None),
+            max_calls=rules.max_calls,
+            concurrency=agent.concurrency,
+            failures=agent.failures,
+            prices=load_prices(agent.prices) if agent.prices else None,
+            cached=not agent.no_cache,
+            fresh=agent.fresh,
+        )
     if len(live.names) < 2:
         raise Misuse(f"{agent.roles} makes a single arm, {live.names[0]}: a race needs a role with two models.")
     if agent.output.exists() and not live.journal_path.exists():
         raise Misuse(f"{agent.output} is there and is of no race: name another table by -o.")
-    with race_show.watched(live):
+    with redirect_stdout(sys.stderr), race_show.watched(live):
         _, interrupted = anyio.run(interruptible, live.run)
     raced, more = race_show.named(live.raced()), tuple(race_show.live_facts(live))
-    remarks = [words for words in live.remarks() if not words.startswith("Stopped")]
+    remarks = [*failing(raced), *(words for words in live.remarks() if not words.startswith("Stopped"))]
     document = {
         "notes": remarks,
         "spent_usd": live.spent / NANO,

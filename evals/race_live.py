@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,20 +18,21 @@ import anyio
 
 from playcall.evals.journal import Line
 from playcall.evals.race_cells import GIVE, Gate, RaceJournal, Ran, Run, outcome_of, ran
-from playcall.evals.race_roles import Build, arms_of, built, load_build, read_roles
-from playcall.evals.scorers import Judge, ScoreError, Scorer, scorer
+from playcall.evals.race_doubts import FIRST, MEND, Doubts, Ended
+from playcall.evals.race_roles import Build, arms_of, built, code_of, load_build, read_roles
+from playcall.evals.scorers import Judge, Python, ScoreError, Scorer, scorer
 from playcall.evals.tasks import Task
 from playcall.portfolio.board import Outcome
 from playcall.portfolio.race import Cell, Race, Rules
 from playcall.portfolio.raced import Raced, result
-from playcall.strategies import Cache, Misuse, Price
+from playcall.strategies import Cache, Misuse, PlaycallError, Price
 from playcall.strategies.errors import only as only_error
 from playcall.strategies.errors import some
 from playcall.strategies.trace import Facts, Prices, facts, metric_suspect
 
 __all__ = ["LiveRace", "arms_of", "load_build", "read_roles"]
 
-FIRST = 5  # runs without an answered call that tell that nothing can work
+PAUSE = 5.0  # seconds before second tries of what a server refused
 APART = 1000  # draws of a second try that is to have answers of its own
 LATE = 30.0  # seconds that runs may go on when the time is over; nothing new is sent
 GRACE = 5.0  # seconds that a cancelled race waits for calls in threads
@@ -49,14 +51,18 @@ class LiveRace:
     `run()` of an equal LiveRace goes on where another one ended, however that was, and pays nothing twice.
 
     A run that fails counts as 0, with "retry" if a second one fails too. One that failed by a rate limit, a server or a
-    connection always has a second try, after all others. What tells that nothing can work stops the race.
+    connection always has a second try, after all others and a pause. If that fails so too the race stops, and the next
+    start goes on: a run that a server or a connection fails at two starts counts as 0, one over a rate limit never
+    does. What tells that nothing can work stops the race.
+
+    Hard limits hold while the process lives: one that is killed by -9 has not noted what its calls in flight cost.
     """
 
     build: Build
     roles: Mapping[str, Sequence[str]]
     tasks: Sequence[Task]
     scoring: str
-    output: Path
+    output: str | Path
     rules: Rules = field(default_factory=Rules)  # max_usd and max_seconds are hard; USD of earlier runs count
     max_calls: int | None = None  # model calls, of earlier runs too
     concurrency: int = 8
@@ -90,15 +96,17 @@ class LiveRace:
             raise Misuse(f"max_usd is set, and nobody knows the price of {some(unknown)}: {GIVE}.")
         mine = replace(rules, max_usd=None, max_seconds=None)  # those are the gate's
         self.race = Race(self.names, len(self.tasks), mine, list(self.arms.values()))
-        self.journal_path = self.output.with_name(f"{self.output.name}.journal.jsonl")
-        self.cache_path = self.output.with_name(f"{self.output.name}.cache.db")
+        output = Path(self.output)
+        self.journal_path = output.with_name(f"{output.name}.journal.jsonl")
+        self.cache_path = output.with_name(f"{output.name}.cache.db")
         self._agents = {self.names[0]: built(self.build, self.arms[self.names[0]])}
         self._found = dict[Cell, Outcome]()  # of what the race wants now
         self._again = dict[Cell, int]()  # to be tried once more, with the draw
         self._ran = dict[Cell, Ran]()
         self._graded = dict[Cell, tuple[str, str, float]]()  # answer, reference, score
-        self._unproved = list[tuple[Cell, Line, Run]]()  # finished while no call had been answered
-        self._proved = self._writes = False
+        self._doubts = Doubts(self.arms)
+        self._lost = list[Run]()  # failed twice at this start, by what may pass
+        self._writes = False
         self._lock = threading.Lock()  # of the journal
         self._racing = threading.Lock()  # of the race: a display looks at it from its own thread
 
@@ -150,6 +158,7 @@ class LiveRace:
             yield f"{told}, {'most ' if more else ''}by {why}"
         if self._ran and (found := self.facts):
             yield from found.warnings
+        yield from self._doubts.remarks()
         if self._graded and (suspect := metric_suspect(*zip(*self._graded.values()))):
             yield suspect
         if self.stopped not in ("", "done"):
@@ -180,12 +189,19 @@ class LiveRace:
     def _begin(self) -> None:
         self._writes = True
         self._cache = Cache(self.cache_path, max_bytes=_KEPT) if self.cached else None
-        name = getattr(self.build, "__qualname__", type(self.build).__name__)
         settings = {
-            arm: {"models": models, "scoring": self.scoring, "build": name, "prices": self._priced(models)}
-            for arm, models in self.arms.items()
+            "scoring": self.scoring,
+            "build": getattr(self.build, "__qualname__", type(self.build).__name__),
+            "code of the agent": code_of(self.build),
+            "code of the scorer": code_of(self.scorer.function) if isinstance(self.scorer, Python) else "",
         }
-        self._journal.begin({task.id: _digest(task) for task in self.tasks}, settings, {})
+        arms = {arm: {"models": of, **settings, "prices": self._priced(of)} for arm, of in self.arms.items()}
+        if not self._journal.calls:  # nothing was run otherwise
+            self._journal.heads = {kind: {} for kind in self._journal.heads}
+        try:
+            self._journal.begin({task.id: _digest(task) for task in self.tasks}, arms, {})
+        except PlaycallError as error:
+            raise PlaycallError(f"{error} Replies stay in the cache and are not paid again.") from None
         self.gate.purse.session.spent, self.gate.calls = self._journal.spent, self._journal.paid
         self.gate.began = time.monotonic()
         self.tell()
@@ -226,17 +242,30 @@ class LiveRace:
         keys = {(k, item): (self.tasks[item].id, self.names[k], 0) for k, item in cells}
         for cell in cells:
             if keys[cell] in self._journal.calls:
-                self._proved = True
                 with self._lock:
                     line = self._journal.read(keys[cell])
+                self._doubts.known(line)
                 self._take(cell, line)
         await self._each([cell for cell in cells if cell not in self._found], self._first)
+        if 0 in self._again.values() and not self.gate.stopped:
+            left = (self.rules.max_seconds or inf) - (time.monotonic() - self.gate.began)
+            await anyio.sleep(max(0.0, min(PAUSE, left)))
         await self._each(list(self._again), self._second)
-        if self._unproved:
-            self._stop_unproved()
+        if why := self._doubts.why(over=True) or self._refused():
+            self.gate.stop(why)
+        if not self.gate.stopped:
+            self._enter(self._doubts.release())
         if len(self._found) < len(cells):
             self.race.stop(self.gate.stopped)
         self._settle(cells)
+
+    def _refused(self) -> str:
+        """Why the race must stop by what failed twice; empty if it need not."""
+        if not self._lost:
+            return ""
+        told = f"{len(self._lost):,} runs failed twice, the last one of {self._lost[-1].arm} by {self._lost[-1].error}"
+        none = "" if self._doubts.answered else ", and no model call was answered"
+        return f"{told}{none}; start again when the server answers: what fails by it once more counts as 0"
 
     async def _each(self, cells: Sequence[Cell], work: Callable[[Cell], Awaitable[None]]) -> None:
         """Work on all, some at a time; at an error what is in flight is still waited for."""
@@ -268,7 +297,18 @@ class LiveRace:
             await self._done(cell, run)
 
     async def _second(self, cell: Cell) -> None:
-        await self._done(cell, await self._run(cell, self._again.pop(cell)))
+        run = await self._run(cell, self._again.pop(cell))
+        key = run.item, run.arm, 0
+        if run.fatal or run.refused or not run.passing or (key in self._journal.lost and not run.limited):
+            await self._done(cell, run)
+        elif run.limited:
+            say = "no run counts as failed by it; start again to go on, later or with less concurrency"
+            self.gate.stop(f"arm {run.arm!r} failed twice by {run.error}: {say}")
+        else:
+            self._lost.append(run)
+            self._write({"lost": key})
+            if not self._doubts.answered and len(self._lost) >= FIRST:
+                self.gate.stop(self._refused())
 
     async def _run(self, cell: Cell, draw: int = 0) -> Run:
         arm, task = self.names[cell[0]], self.tasks[cell[1]]
@@ -283,8 +323,7 @@ class LiveRace:
         if run.refused:
             return
         if run.fatal:
-            say = "mend it, or leave the model out, and start again: what is paid is not paid twice"
-            self.gate.stop(f"arm {run.arm!r}: {run.fatal}; {say}")
+            self.gate.stop(f"arm {run.arm!r}: {run.fatal}; {MEND}")
             return
         free = [call.model for call in run.calls if call.source == "unknown"]
         if free and (self.rules.cost_weight or self.rules.seeks_cheapest):
@@ -297,39 +336,25 @@ class LiveRace:
             score = await self.scorer(self.tasks[cell[1]], run.answer)
         if score is None:
             raise ScoreError(f"scorer {self.scoring} gave no score to item {run.item!r}; let it give 0 to 1.")
-        self._unproved.append((cell, run.line(score), run))
-        self._proved = self._proved or any(call.usage or not call.error for call in run.calls)
-        if self._proved:
-            for one, line, _ in self._unproved:
-                self._write(line)
-                self.made += 1
-                self._take(one, line)
-            self._unproved = []
-        elif len(self._unproved) >= FIRST:
-            self._stop_unproved()
+        self._enter(self._doubts.add(Ended(cell, run.line(score), run)))
+        if why := self._doubts.why():
+            self.gate.stop(why)
         self.tell()
 
-    def _stop_unproved(self) -> None:
-        """No call was answered in any run so far: that is no outcome of an arm."""
-        runs, self._unproved = [run for _, _, run in self._unproved], []
-        many = f"no model call was answered in the first {len(runs):,} runs"
-        unseen = list(dict.fromkeys(what for run in runs for trace in run.traces for what in trace.unseen))
-        errors = Counter(run.error for run in runs if run.error)
-        if any(run.calls for run in runs):
-            why = f"{many}: {errors.most_common(1)[0][0] if errors else 'each failed'}; mend it"
-        elif unseen:
-            why = f"{many}, but this went out: {some(unseen)}. Let the agent call models in this process, by a client "
-            why += "that sends with httpx, aiohttp or requests, as the vendors' do"
-        elif errors:
-            why = f"{many}, since the agent failed before: {errors.most_common(1)[0][0]}; mend it"
-        else:
-            why = f"{many}: the agent answered without any; let it ask its models"
-        self.gate.stop(f"{why}, and start again")
+    def _enter(self, ended: Sequence[Ended]) -> None:
+        """They are outcomes."""
+        for cell, line, _ in ended:
+            self._write(line)
+            self.made += 1
+            self._take(cell, line)
 
     def _take(self, cell: Cell, line: Line) -> None:
         self._found[cell] = outcome_of(line)
         arm = self.names[cell[0]]
         self._ran[cell] = ran(line, self.arms[arm])
+        if why := self._doubts.look(self._ran[cell], line):
+            self.gate.stop(why)
+            self.race.stop(why)
         if isinstance(line["answer"], str) and isinstance(reference := self.tasks[cell[1]].reference, str):
             self._graded[cell] = line["answer"], reference, line["score"]
         if line["failed"]:

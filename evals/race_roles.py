@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -97,6 +98,17 @@ def built(build: Build, models: Mapping[str, str]) -> Agent:
         say = "is no function of a task; return one, such as lambda task: graph.invoke(task)"
         raise Misuse(f"agent {name} returned {type(agent).__name__}, which {say}; or {EXAMPLE}")
     return agent
+
+
+def code_of(function: object) -> str:
+    """A digest of the file that a function or an object's class is written in; empty where it is in none."""
+    found: Any = inspect.unwrap(getattr(function, "func", function))  # type: ignore[arg-type]
+    found = found if inspect.isroutine(found) or inspect.isclass(found) else type(found)
+    try:
+        path = inspect.getsourcefile(found)
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
+    except (OSError, TypeError):
+        return ""
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:

@@ -112,7 +112,10 @@ def facts(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:
             if len(raced.arms) < MANY
             else f", {_points(best.corrected)} % once it is corrected for having been chosen"
         )
-        yield "Take", f"{best.arm} for {raced.objective}: {quality}{fair}{cost}"
+        take = (
+            f"{best.arm} for {raced.objective}" if best.failures < best.asked else f"nothing: {best.arm} always failed"
+        )
+        yield "Take", f"{take}: {quality}{fair}{cost}"
     else:
         yield from _none(raced, rules)
     if best is not None and raced.regret_bound is not None:
@@ -192,7 +195,7 @@ def _cheapest(raced: Raced) -> str:
 def _taken(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:
     runs, every = raced.evaluations, raced.brute_force_evaluations
     usd, of = raced.dollars, raced.brute_force_dollars
-    paid = f", ${usd:.4g} of ${of:.4g} ({_share(usd, of)})" if isfinite(usd) and isfinite(of) and of > 0 else ""
+    paid = f", worth ${usd:.4g} of ${of:.4g} ({_share(usd, of)})" if isfinite(usd) and isfinite(of) and of > 0 else ""
     yield "Spent", f"{runs:,} of the {every:,} runs of brute force ({_share(runs, every)}){paid}"
     yield "Stopped", _why(raced, rules)
     if failing := [r for r in raced.arms if r.failures]:
@@ -299,6 +302,9 @@ def live_facts(race: LiveRace) -> Iterator[tuple[str, str]]:
         "from the cache count as if they were paid",
     )
     for name, role in (race.facts.roles if race.facts else {}).items():
+        if "/" in name:
+            yield "Calls", f"{name}: one model in some arms, so not told apart there; {role.calls:,} calls"
+            continue
         yield (
             "Calls",
             f"{name}: in {role.called_share:.0%} of the runs, {role.calls:,} calls, {role.output:,} tokens of output "

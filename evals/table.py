@@ -141,7 +141,7 @@ def _recording(
         draws[name] = Draws(codes, confidence[calls], failed[calls], price, wait, quality, priced, timed, share)
 
     for what, so, values, has in (
-        ("costs", "listed but never recommended", cost, np.array([d.priced for d in draws.values()])),
+        ("costs", "listed, and recommended by a race at most", cost, np.array([d.priced for d in draws.values()])),
         ("latencies", "taken to answer at once", latency, np.array([d.timed for d in draws.values()])),
     ):
         if not has.all():
@@ -169,7 +169,8 @@ def _names(table: Table, columns: Names, verifier: str | None) -> dict[str, str]
     if verifier is not None:
         names["confidence"] = table.need(usual.get(verifier, verifier))
     if "dataset" in names and len(sets := table.texts(names["dataset"])[1]) > 1:
-        say = f"Pick one by --where {names['dataset']}=..., or take each as a task by --by {names['dataset']}"
+        by = f"or where the command has --by, take each as a task by --by {names['dataset']}"
+        say = f"Pick one by --where {names['dataset']}=..., {by}"
         raise table.error(f"holds {len(sets)} datasets: {some(sets, 30)}. {say}.", column=names["dataset"])
     return names
 

@@ -66,16 +66,14 @@ def track(
     models, priced = _models(model or []), load_prices(prices) if prices else {}
     if shutil.which(command[0]) is None:
         raise Misuse(f"{command[0]}: there is no such command.")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise Misuse(f"{output} cannot be written: its folder is not there.")
+    if output is not None and not _writable(output.resolve()):
+        raise Misuse(f"{output} cannot be written. Name a file, in a folder that is there and may be written to.")
     with Ledger(ledger) if ledger else nullcontext() as entered:
         proxy = Reverse(arm=arm, item=item, models=models, prices=priced, ledger=entered)
         began = time.monotonic()
-        status, names = anyio.run(partial(_ran, proxy, command))
+        status, names, left = anyio.run(partial(_ran, proxy, command))
         wall = time.monotonic() - began
-        if output is not None:
-            write_whole(output, "".join(json.dumps(line_of(call)) + "\n" for call in proxy.calls))
-        for text in _remarks(proxy, models, names):
+        for text in _remarks(proxy, models, names, left):
             shown.errors.print(Text(text, style="bold red"), soft_wrap=True)
         if json_:
             print(json.dumps({**document(proxy.calls), "wall_s": wall, "exit_status": status}), file=sys.stderr)
@@ -83,8 +81,15 @@ def track(
             if not shown.errors.is_terminal:
                 shown.errors.width = 132
             shown.errors.print(_table(proxy.calls))
+        if output is not None:
+            write_whole(output, "".join(json.dumps(line_of(call)) + "\n" for call in proxy.calls))
     if status or not proxy.calls:
         raise typer.Exit(status or NO_CALL)
+
+
+def _writable(path: Path) -> bool:
+    folder = path.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and (path.is_file() or not path.exists())
 
 
 def _models(given: list[str]) -> dict[str, str]:
@@ -95,11 +100,15 @@ def _models(given: list[str]) -> dict[str, str]:
     return dict(pairs)
 
 
-async def _ran(proxy: Reverse, command: list[str]) -> tuple[int, list[str]]:
-    """Its exit status, and the variables that were set for it."""
+async def _ran(proxy: Reverse, command: list[str]) -> tuple[int, list[str], int]:
+    """Its exit status, the variables that were set for it, and the connections that it has left open."""
     async with proxy:
         told = environment(proxy, os.environ)
-        child = await asyncio.create_subprocess_exec(*command, env={**os.environ, **told})
+        try:
+            child = await asyncio.create_subprocess_exec(*command, env={**os.environ, **told})
+        except OSError as error:
+            why = error.strerror or error
+            raise Misuse(f"{command[0]} cannot be started: {why}. If it is a script, see its first line.") from error
         loop, caught = asyncio.get_running_loop(), []
         for name in _SIGNALS:
             if number := getattr(signal, name, None):
@@ -111,7 +120,9 @@ async def _ran(proxy: Reverse, command: list[str]) -> tuple[int, list[str]]:
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
-    return 128 - status if status < 0 else status, sorted(told)
+        await asyncio.sleep(0.01)  # the command's own are seen to be closed
+        left = proxy.connections
+    return 128 - status if status < 0 else status, sorted(told), left
 
 
 def _pass_on(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -139,17 +150,22 @@ def environment(proxy: Reverse, given: Mapping[str, str]) -> dict[str, str]:
     return {**told, "NO_PROXY": around, "no_proxy": around}
 
 
-def _remarks(proxy: Reverse, models: Mapping[str, str], names: Iterable[str]) -> list[str]:
+def _remarks(proxy: Reverse, models: Mapping[str, str], names: Iterable[str], left: int) -> list[str]:
+    behind = [
+        f"playcall: {left} connection(s) were still open when the command ended. A process that it left behind "
+        "gets no answers any more, and its calls are not told."
+    ] * bool(left)
     if not proxy.calls:
         others = f" {proxy.others:,} other requests came through." if proxy.others else ""
         told = ", ".join(name for name in names if name.endswith(_LEADING))
         return [
+            *behind,
             f"playcall: NO MODEL CALL WAS SEEN.{others} Set were {told}; "
             "a client whose base URL is written in its code goes past them. Give it "
-            f'os.environ["{TRACK_URL}"] + "/https/HOST/PATH" for https://HOST/PATH.'
+            f'os.environ["{TRACK_URL}"] + "/https/HOST/PATH" for https://HOST/PATH.',
         ]
     unused = sorted(set(models) - {call.role for call in proxy.calls})
-    return [f"playcall: no call had the role or model {name!r} of --model." for name in unused]
+    return behind + [f"playcall: no call had the role or model {name!r} of --model." for name in unused]
 
 
 _LEADING = ("_URL", "_BASE", "_ENDPOINT")

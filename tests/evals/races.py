@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import openai
 
+from playcall.evals import race_live
 from playcall.evals.race_live import LiveRace
 from playcall.evals.tasks import Task
 from playcall.portfolio.race import Rules
@@ -18,6 +19,7 @@ from playcall.strategies import Price
 
 from ..serving import Server
 
+race_live.PAUSE = 0.01
 ROLES = {"planner": ["good", "bad"], "solver": ["good", "bad"]}
 PRICES = {name: Price(1.0, 2.0) for name in ("good", "bad", "worse")}  # the server's
 Build = Callable[[Mapping[str, str]], Any]

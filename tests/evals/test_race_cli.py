@@ -153,8 +153,8 @@ def test_a_threshold_that_no_arm_clears_has_a_status_of_its_own_and_names_the_ne
     assert not Path("p.json").exists()
     assert not Path("r.yaml").exists()
     status, out, _ = run(*LITTLE, "--threshold", "0.9", "--max-calls", "8", "--json")
-    assert (status, json.loads(out)["chosen"]) == (3, None)
-    assert {arm["state"] for arm in json.loads(out)["arms"]} == {"nearest", "in the set"}
+    assert (status, json.loads(out)["chosen"]) == (2, None)  # some still may
+    assert {arm["state"] for arm in json.loads(out)["arms"]} >= {"nearest", "in the set"}
 
 
 def test_arms_that_did_exactly_as_well_are_ties_and_the_cheapest_is_named(run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
@@ -274,6 +274,11 @@ def test_a_recommendation_becomes_a_policy_and_a_page(run) -> None:  # type: ign
         ([*CRUX, "--weights", "latency=1", "--threshold", "0.5"], "a threshold wants the cheapest arm"),
         ([*CRUX, "--delta", "1"], "delta=1.0"),
         ([*CRUX, "--roles", "r.yaml"], "only for an agent"),
+        ([*CRUX, "-o", "mine.csv", "--fresh", "--no-cache"], "--output, --no-cache, --fresh: only for an agent"),
+        ([*CRUX, "--concurrency", "3", "--failures", "retry"], "--concurrency, --failures: only for an agent"),
+        (["race", "agent.py:build", "--missing", "fail"], "--missing, --canonical, --verifier and --strategy go with"),
+        (["race", "agent.py:build", "--canonical", "number"], "go with --table"),
+        (["race", "agent.py:build", "--verifier", "score"], "go with --table"),
         ([*CRUX, "--simulate", "2", "--report", "r.html"], "take it away"),
         ([*CRUX, "--router", "none/r.yaml"], "there is no folder none"),
         (["race", "agent.py:build"], "--roles and --tasks and --scorer too"),
@@ -336,6 +341,30 @@ def test_a_live_race_tells_what_was_paid_and_who_did_it_and_leaves_a_table(run, 
         Path("roles.yaml").write_text(roles)
         status, _, err = run(*given)
         assert (status, told in err) == (2, True)
+
+
+def test_what_an_agent_or_its_file_prints_is_not_in_the_json(run, live) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("agent.py").write_text(
+        AGENT.replace("        return ask(", "        print('noise')\n        return ask(") + "print(1)"
+    )
+    status, out, err = run(*live[1], "--json")
+    assert (status, json.loads(out)["stopped"], "noise" in err) == (0, "done", True)
+
+
+def test_an_interrupt_before_the_race_has_its_status_and_no_traceback(run, live) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    Path("agent.py").write_text("raise KeyboardInterrupt")
+    status, _, err = run(*live[1])
+    assert (status, "Traceback" in err) == (130, False)
+
+
+def test_an_arm_whose_every_run_failed_is_not_recommended(run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    rows = [row | {"answer": None, "score": 0.0} for row in outcomes()]
+    write([*rows, *(rows[0] | {"item": "q99", "arm": arm, "answer": "no"} for arm in RATES)])
+    given = [*LITTLE, "--policy", "p.json", "--router", "r.yaml"]
+    status, out, err = run(*given)
+    assert (status, Path("p.json").exists(), Path("r.yaml").exists()) == (2, False, False)
+    assert "the best arm that was found, failed: do not take it" in words(out + err)
+    assert "Not written, since no arm is chosen that works: r.yaml, p.json." in words(err)
 
 
 def test_an_interrupted_race_keeps_everything_and_says_how_to_go_on(run, live, monkeypatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811

@@ -268,8 +268,13 @@ def test_a_limit_or_a_server_that_fails_once_costs_an_arm_nothing(fault: str, tm
 
 def test_a_server_that_goes_on_failing_counts_and_is_told(tmp_path: Path, server: Server) -> None:
     server.fault = lambda body: "500" if "solve question 3 " in str(body["messages"]) else ""
+    first = ended(tmp_path, build_of(server.url))
+    assert (first.complete, first.made, first.failed.total()) == (False, 44, 0)
+    assert "4 runs failed twice, the last one of " in first.stopped
+    assert "server: " in first.stopped
+    assert "start again when the server answers: what fails by it once more counts as 0" in first.stopped
     made = ended(tmp_path, build_of(server.url))
-    assert (made.complete, set(made.failed.values())) == (True, {1})
+    assert (made.complete, made.made, set(made.failed.values())) == (True, 4, {1})
     assert all("by server: " in text for text in made.remarks() if "failed" in text)
     assert len([text for text in made.remarks() if "failed" in text]) == 4
 

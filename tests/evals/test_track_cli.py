@@ -10,7 +10,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -149,13 +148,48 @@ def test_arguments_of_the_command_are_its_own(capfd: pytest.CaptureFixture[str])
     [
         (["--model", "planner", "--", "true"], "role=model"),
         (["--", "no-such-command-anywhere"], "no such command"),
-        (["-o", "/no/such/folder/x", "--", "true"], "folder"),
+        (["-o", "/no/such/folder/x", "--", "touch", "started"], "folder"),
+        (["-o", ".", "--", "touch", "started"], "Name a file"),
+        (["-o", "/dev/null", "--", "touch", "started"], "Name a file"),
+        (["--", "./lost"], "lost cannot be started"),
     ],
 )
-def test_what_cannot_work_is_refused_before_the_command_starts(args: list[str], why: str) -> None:
+def test_what_cannot_work_is_refused_before_the_command_starts(
+    args: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lost").write_text("#!/no/such/interpreter\n")
+    Path("lost").chmod(0o700)
     result = ran(*args)
     assert isinstance(result.exception, Misuse)
     assert why in str(result.exception)
+    assert not Path("started").exists()
+
+
+def test_the_figures_are_told_even_if_their_file_can_no_longer_be_written(
+    server: Server, tmp_path: Path, said: io.StringIO, prices: str
+) -> None:
+    output = tmp_path / "trace.jsonl"
+    result = ran("--prices", prices, "-o", str(output), *script(CALL + f"\n    os.mkdir({str(output)!r})\n"))
+    assert str(output) in str(result.exception)
+    assert "7e-06" in said.getvalue()
+
+
+def test_a_process_that_is_left_behind_is_told(server: Server, said: io.StringIO) -> None:
+    agent = """
+        import http.client, os, urllib.parse
+        url = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
+        connection = http.client.HTTPConnection(url.netloc)
+        connection.request("GET", url.path + "/models")
+        connection.getresponse().read()
+        if os.fork() == 0:
+            connection.sock.recv(1)  # until the proxy is gone
+    """
+    assert ran(*script(agent)).exit_code == NO_CALL
+    assert "1 connection(s)" in said.getvalue()
+    said.truncate(0)
+    assert ran(*script(CALL)).exit_code == 0
+    assert "connection(s)" not in said.getvalue()
 
 
 def test_a_signal_reaches_the_command_and_what_was_spent_is_still_told(server: Server, tmp_path: Path) -> None:
@@ -190,14 +224,9 @@ def test_a_signal_reaches_the_command_and_what_was_spent_is_still_told(server: S
 def told(given: dict[str, str]) -> dict[str, str]:
     """Which upstream each variable leads to."""
     proxy = Reverse()
-    found: dict[str, Any] = environment(proxy, given)
     start = f"{proxy.root}/"
-    origins = proxy._upstreams
-    return {
-        name: origins[int((rest := value.removeprefix(start)).partition("/")[0])] + "".join(rest.partition("/")[1:])
-        for name, value in found.items()
-        if value.startswith(start)
-    }
+    found = {name: value.removeprefix(start) for name, value in environment(proxy, given).items() if start in value}
+    return {name: rest.replace("/", "://", 1) for name, rest in found.items()}
 
 
 def test_each_vendors_variables_lead_to_what_was_set_or_to_the_vendor() -> None:
