@@ -12,7 +12,7 @@ import numpy as np
 from playcall.portfolio.effects import roles_of
 from playcall.portfolio.race import Rules
 from playcall.portfolio.raced import Raced
-from playcall.portfolio.simulated import Simulated, Table
+from playcall.portfolio.simulated import Grid, Simulated
 from playcall.strategies import NANO, Misuse, Recording, Strategy, arms_of, outcomes
 from playcall.strategies.errors import some
 
@@ -23,7 +23,7 @@ class Recorded:
 
     recording: Recording
     plays: Mapping[str, Strategy]
-    table: Table
+    table: Grid
     unpriced: frozenset[str]
     untimed: frozenset[str]
     calls: Mapping[str, float]  # of an item, by arm and play
@@ -31,7 +31,7 @@ class Recorded:
     @classmethod
     def of(cls, recording: Recording, plays: Mapping[str, Strategy] | None = None) -> Self:
         """The arms of a recording, and plays replayed on it. Raises Misuse for fewer than two of them together."""
-        plays, table = plays or {}, Table.of(recording)
+        plays, table = plays or {}, Grid.of(recording)
         if taken := [name for name in plays if name in recording.arms]:
             raise Misuse(f"your strategy {taken[0]!r} has the name of an arm; give it one of its own.")
         if len(recording.arms) + len(plays) < 2:
@@ -39,7 +39,7 @@ class Recorded:
                 f"{recording.name} has a single arm, {next(iter(recording.arms))!r}: a race needs two, or a --strategy."
             )
         came = [outcomes(play, recording) for play in plays.values()]
-        table = Table(
+        table = Grid(
             (*table.arms, *plays),
             np.column_stack([table.score, *(o.quality for o in came)]),
             np.column_stack([table.cost, *(o.cost / NANO for o in came)]),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and ser
     from playcall.portfolio.race import Race, Rules
     from playcall.portfolio.raced import Raced, Racer, result
     from playcall.portfolio.serve import Served, load
-    from playcall.portfolio.simulated import Simulated, Table, replay, simulate
+    from playcall.portfolio.simulated import Grid, Simulated, replay, simulate
     from playcall.portfolio.studies import Study, study
     from playcall.portfolio.sweep import Fixed, Play, Swept, best_arm, plays, priced, shortlist
     from playcall.portfolio.voting import VotePortfolio
@@ -29,9 +29,9 @@ if TYPE_CHECKING:  # imported on first use: scikit-learn takes its time, and ser
 # fmt: off
 __all__ = [
     "CascadeLearner", "Checked", "Choice", "Chooser", "CoveragePortfolio", "CurvePoint", "Expected", "Figures",
-    "Finding", "Fixed", "Folding", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Outcome", "Play", "Policy",
-    "PortfolioLearner", "Progress", "Race", "Raced", "Racer", "Rules", "Served", "Simulated", "Study", "Swept",
-    "Table", "Target", "VotePortfolio", "best_arm", "certify", "checked_plays", "choose", "cross_fit", "diagnose",
+    "Finding", "Fixed", "Folding", "Grid", "Guarantee", "HeldOut", "Infeasible", "JointFailure", "Outcome", "Play",
+    "Policy", "PortfolioLearner", "Progress", "Race", "Raced", "Racer", "Rules", "Served", "Simulated", "Study",
+    "Swept", "Target", "VotePortfolio", "best_arm", "certify", "checked_plays", "choose", "cross_fit", "diagnose",
     "drawn", "fit", "fit_points", "learning_curve", "load", "plays", "priced", "replay", "result", "search",
     "shortlist", "simulate", "standard", "study", "write_whole",
 ]
@@ -42,7 +42,7 @@ _PLACES = {
     "draws": ("drawn",), "families": ("standard",), "guarantee": ("Guarantee", "certify"), "joint": ("JointFailure",),
     "learner": ("PortfolioLearner",), "nested": ("Chooser", "Figures", "Folding", "HeldOut", "Progress", "cross_fit"),
     "race": ("Race", "Rules"), "raced": ("Raced", "Racer", "result"),
-    "simulated": ("Simulated", "Table", "replay", "simulate"), "board": ("Outcome",),
+    "simulated": ("Grid", "Simulated", "replay", "simulate"), "board": ("Outcome",),
     "policy": ("Expected", "Infeasible", "Policy", "fit", "fit_points"), "pool": ("search",),
     "choice": ("Choice", "Target", "choose"), "studies": ("Study", "study"), "voting": ("VotePortfolio",),
     "sweep": ("Fixed", "Play", "Swept", "best_arm", "plays", "priced", "shortlist"),

@@ -19,7 +19,7 @@ _ALIKE = 1e-12
 
 
 @dataclass(frozen=True)
-class Table:
+class Grid:
     """Every arm's outcome on every item: arrays (items, arms) of scores, USD, seconds and whether it failed."""
 
     arms: tuple[str, ...]
@@ -29,7 +29,7 @@ class Table:
     failed: Floats
 
     @classmethod
-    def of(cls, recording: Recording) -> Table:
+    def of(cls, recording: Recording) -> Grid:
         """The first draw of each arm on each task. A failed call scored 0."""
         draws = list(recording.arms.values())
         columns = [[d.quality[:, 0], d.price[:, 0] / NANO, d.latency[:, 0] / 1e6, d.failed[:, 0]] for d in draws]
@@ -48,14 +48,14 @@ class Table:
         return (self.score - worth.cost_weight * self.cost - worth.latency_weight * self.seconds).mean(0)
 
 
-def replay(table: Table, rules: Rules, roles: Sequence[Mapping[str, str]] | None = None) -> tuple[Race, Raced]:
+def replay(table: Grid, rules: Rules, roles: Sequence[Mapping[str, str]] | None = None) -> tuple[Race, Raced]:
     """Run a race on recorded outcomes. A cap on USD is kept to the cent: the cell that would pass it is not run."""
     race = Race(table.arms, len(table.score), rules, roles)
     _run(race, table)
     return race, result(race, float(table.cost.sum()))
 
 
-def _run(race: Race, table: Table) -> float:
+def _run(race: Race, table: Grid) -> float:
     """To its end; returns the seconds that choosing took."""
     cap, choosing, spent = race.rules.max_usd, 0.0, 0.0
     while True:
@@ -99,7 +99,7 @@ class Simulated:
 
 
 def simulate(
-    table: Table,
+    table: Grid,
     seeds: int,
     rules: Rules,
     roles: Sequence[Mapping[str, str]] | None = None,
@@ -132,7 +132,7 @@ def simulate(
     )
 
 
-def _best(table: Table, rules: Rules) -> Ints:
+def _best(table: Grid, rules: Rules) -> Ints:
     """The arms that the whole table says are best; none where none clears the threshold."""
     if rules.threshold is None:
         worth = table.worth(rules.worth)
@@ -144,7 +144,7 @@ def _best(table: Table, rules: Rules) -> Ints:
     return np.flatnonzero(clear & (cost <= cost.min() + _ALIKE))
 
 
-def _regret(table: Table, chosen: int | None, rules: Rules) -> float:
+def _regret(table: Grid, chosen: int | None, rules: Rules) -> float:
     """What is lost: worth, that of an arm at random where none was chosen; for the cheapest arm that clears a
     threshold, the quality by which it does not."""
     if rules.seeks_cheapest and rules.threshold is not None:

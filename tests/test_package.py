@@ -147,9 +147,9 @@ def test_a_file_holds_one_idea(path: Path) -> None:
 
 def test_the_package_stays_small() -> None:
     """3,500 lines for strategies, replay and reports, 7,000 for all that a live run owes, 6,500 for the learner: its
-    estimators, guarantees, studies, and the benchmark with its baselines, 5,500 for agents: half for tracking, half for
+    estimators, guarantees, studies, and the benchmark with its baselines, 6,000 for agents: half for tracking, half for
     races."""
-    assert sum(len(path.read_text("utf-8").splitlines()) for path in SOURCES) <= 22_500
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in SOURCES) <= 23_000
 
 
 def code_faults(source: str) -> list[str]:

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from playcall.calibration.sequences import effective_size, evidence, half_width, mean_bounds
 from playcall.evals.table import read_table
-from playcall.portfolio import Outcome, Race, Rules, Table, replay, result, simulate
+from playcall.portfolio import Grid, Outcome, Race, Rules, replay, result, simulate
 from playcall.portfolio.board import Board, Worth
 from playcall.portfolio.effects import role_effects, roles_of
 from playcall.portfolio.race import METHODS
@@ -22,17 +22,17 @@ from playcall.portfolio.racing import Paired
 from playcall.strategies import Misuse
 
 
-def made(p: list[float], items: int, seed: int = 0, rho: float = 0.0, cost: float = 0.01) -> Table:
+def made(p: list[float], items: int, seed: int = 0, rho: float = 0.0, cost: float = 0.01) -> Grid:
     """Arms of these qualities, their errors correlated by rho."""
     rng = np.random.default_rng(seed)
     hard = np.sqrt(rho) * rng.standard_normal((items, 1)) + np.sqrt(1 - rho) * rng.standard_normal((items, len(p)))
     score = (hard < norm.ppf(p)).astype(float)
     costs = np.full_like(score, cost) * np.arange(1, len(p) + 1)
     names = tuple(f"a{i}" for i in range(len(p)))
-    return Table(names, score, costs, np.ones_like(score), np.zeros(score.shape, bool))
+    return Grid(names, score, costs, np.ones_like(score), np.zeros(score.shape, bool))
 
 
-def ran(table: Table, **rules: object) -> tuple[Race, float]:
+def ran(table: Grid, **rules: object) -> tuple[Race, float]:
     """A replayed race, and what its choice loses on the whole table."""
     race, told = replay(table, Rules(**rules))  # type: ignore[arg-type]
     worth = table.worth(race.rules.worth)
@@ -258,8 +258,8 @@ def test_a_race_needs_arms_and_items() -> None:
     assert replay(made([0.9, 0.1], 3), Rules())[1].evaluations == 6  # fewer items than the first batch
 
 
-def shared_table(shared: Path, name: str, *where: str) -> Table:
-    return Table.of(read_table(shared / f"{name}.parquet", where=where))
+def shared_table(shared: Path, name: str, *where: str) -> Grid:
+    return Grid.of(read_table(shared / f"{name}.parquet", where=where))
 
 
 @pytest.mark.parametrize(
