@@ -53,8 +53,10 @@ def _finish(reason: object) -> str:
 
 def _usage(used: Mapping[str, Any]) -> dict[str, Any]:
     read, wrote = (used.get(f"cache_{kind}_input_tokens") or 0 for kind in ("read", "creation"))
+    thought = (used.get("output_tokens_details") or {}).get("thinking_tokens") or 0
     return {
         "prompt_tokens": (used.get("input_tokens") or 0) + read + wrote,
         "completion_tokens": used.get("output_tokens"),
         "prompt_tokens_details": {"cached_tokens": read, "cache_creation_tokens": wrote},
+        "completion_tokens_details": {"reasoning_tokens": thought},
     }

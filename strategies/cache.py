@@ -60,6 +60,13 @@ class Flight:
     landed: Signal = field(default_factory=Signal)
     over: threading.Event = field(default_factory=threading.Event)  # the same for code that is not async
     kept: Kept | None = None  # None where it failed
+    again: bool = False  # it was given up: another may make it
+
+    def end(self, kept: Kept | None) -> None:
+        """Wake all that wait."""
+        self.kept = kept
+        self.over.set()
+        self.landed.set()
 
     @property
     def copy(self) -> Kept | None:
@@ -134,16 +141,28 @@ class Cache:
             self._flights[key] = Flight(leader)
             return None
 
-    def land(self, key: str, kept: Kept | None) -> None:
-        """A call that was claimed has ended, with an answer to keep or without."""
+    def land(self, key: str, kept: Kept | None, *, again: bool = False) -> None:
+        """A call that was claimed has ended, with an answer to keep or without; `again` if it was given up."""
         with self._lock:
-            if kept is not None:
-                self._put(key, kept)
             flight = self._flights.pop(key, None)
-        if flight is not None:
-            flight.kept = kept
-            flight.over.set()
-            flight.landed.set()
+            try:
+                if kept is not None:
+                    self._put(key, kept)
+            finally:
+                if flight is not None:
+                    flight.again = again
+                    flight.end(kept)
+
+    def keep(self, key: str, kept: Kept) -> None:
+        """The answer of a call that was not claimed."""
+        with self._lock:
+            self._put(key, kept)
+
+    def release(self, key: str) -> None:
+        """Nobody is to wait any longer for a call that was claimed, and has not ended."""
+        with self._lock:
+            if flight := self._flights.get(key):
+                flight.end(None)
 
     async def _lead(self, key: str, make: Callable[[], Awaitable[tuple[Answer, Call]]]) -> Kept:
         kept = None

@@ -10,35 +10,10 @@ from io import BytesIO
 from types import ModuleType
 from typing import Any
 
-from playcall.strategies.replies import Sent, quiet, sending, told, watched
+from playcall.strategies.dialects import likely
+from playcall.strategies.replies import Body, Sent, quiet, sending, told, watched
 
 Function = Callable[..., Any]
-
-
-class _Body:
-    """That of a cached answer, as a stream: like one from the network it is there once."""
-
-    def __init__(self, body: bytes) -> None:
-        self._left = [body]
-
-    def __iter__(self) -> Iterator[bytes]:
-        while self._left:
-            yield self._left.pop()
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if not self._left:
-            raise StopAsyncIteration
-        return self._left.pop()
-
-    def stream(self, amt: int | None, decode_content: bool | None) -> Iterator[bytes]:
-        return iter(self)
-
-    def close(self) -> None: ...
-
-    async def aclose(self) -> None: ...
 
 
 class _Tap:
@@ -80,9 +55,14 @@ class _Httpx:
         bases = (_Tap, module.SyncByteStream, module.AsyncByteStream)
         self.tap: Function = type("Tap", bases, {})
 
-    def may(self, request: Any) -> bool:
-        """Whether it can be a model call, as far as can be told without its body."""
-        return watched() and request.method == "POST" and told(request.headers)
+    def may(self, request: Any, stream: type) -> bool:
+        """Whether it can be a model call whose body can be read, as far as can be told without: a stream of the right
+        kind is read where its path is one of model calls, and nowhere else."""
+        if not watched() or request.method != "POST" or not told(request.headers):
+            return False
+        with suppress(self.module.RequestNotRead):
+            return request.content is not None
+        return isinstance(request.stream, stream) and likely(request.method, str(request.url))
 
     def sent(self, request: Any) -> Sent | None:
         return sending(request.method, str(request.url), request.headers, request.content)
@@ -98,33 +78,44 @@ class _Httpx:
 
     def replayed(self, request: Any, sent: Sent) -> Any:
         status, headers, body = sent.replay()
-        response = self.module.Response(status, headers=headers, stream=self.tap(sent, _Body(body)), request=request)
+        response = self.module.Response(status, headers=headers, stream=self.tap(sent, Body(body)), request=request)
         response.elapsed = timedelta(seconds=sent.call.original or 0.0)
         return response
 
-    def tapped(self, response: Any, sent: Sent) -> Any:
-        sent.begin(response.status_code, response.headers, decode=True)
-        if sent.decoded:
-            response.headers.pop("content-encoding", None)
-            response.headers.pop("content-length", None)
-        response.stream = self.tap(sent, response.stream)
+    def tapped(self, response: Any, sent: Sent, stream: bool) -> Any:
+        body = None
+        with suppress(self.module.ResponseNotRead):
+            body = response.content
+        sent.begin(response.status_code, response.headers, decode=body is None, sent=response.request.headers)
+        if body is not None:  # a hook has read it, or it was never a stream
+            sent.feed(body)
+            sent.end()
+        elif response.is_stream_consumed:
+            sent.left()
+        else:
+            for name in ("content-encoding", "content-length") if sent.decoded else ():
+                response.headers.pop(name, None)
+            response.stream = self.tap(sent, response.stream)
+            sent.handed(stream)
         return response
 
     def send(self, original: Function) -> Function:
         @functools.wraps(original)
         def send(client: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
             sent = None
-            if self.may(request):
+            if self.may(request, self.module.SyncByteStream):
                 request.read()
                 sent = self.sent(request)
             if sent is None:
                 with quiet():
                     return original(client, request, stream=stream, **options)
-            sent.claim()
+            sent.claim(request.extensions.get("timeout", {}).get("read"))
             if sent.kept is None:
                 with sent.going():
                     response = original(client, self.changed(request, sent), stream=True, **options)
-                response = self.tapped(response, sent)
+                    if sent.doubtful(response.status_code) and sent.refused(response.status_code, response.read()):
+                        response = original(client, self.changed(request, sent), stream=True, **options)
+                response = self.tapped(response, sent, stream)
             else:
                 response = self.replayed(request, sent)
             if not stream:
@@ -141,17 +132,20 @@ class _Httpx:
         @functools.wraps(original)
         async def send(client: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
             sent = None
-            if self.may(request):
+            if self.may(request, self.module.AsyncByteStream):
                 await request.aread()
                 sent = self.sent(request)
             if sent is None:
                 with quiet():
                     return await original(client, request, stream=stream, **options)
-            await sent.aclaim()
+            await sent.aclaim(request.extensions.get("timeout", {}).get("read"))
             if sent.kept is None:
                 with sent.going():
                     response = await original(client, self.changed(request, sent), stream=True, **options)
-                response = self.tapped(response, sent)
+                    status = response.status_code
+                    if sent.doubtful(status) and sent.refused(status, await response.aread()):
+                        response = await original(client, self.changed(request, sent), stream=True, **options)
+                response = self.tapped(response, sent, stream)
             else:
                 response = self.replayed(request, sent)
             if not stream:
@@ -230,11 +224,20 @@ class _Aiohttp:
         response.status, response.reason, response.version = status, "OK", self.module.HttpVersion11
         response._headers = CIMultiDictProxy(CIMultiDict(told_))
         response._raw_headers = tuple((k.encode("latin-1"), v.encode("latin-1")) for k, v in told_.items())
+        return self.given(response, body, sent, session)
+
+    def given(self, response: Any, body: bytes, sent: Sent, session: Any) -> Any:
+        """A response whose body is there already."""
         source = self.module.StreamReader(self.module.client_proto.ResponseHandler(session._loop), 2**30)
         source.feed_data(body)
         source.feed_eof()
-        response.content = self.tapped(sent, source, session._loop)
+        response._body, response.content = None, self.tapped(sent, source, session._loop)
         return response
+
+    def patience(self, session: Any, options: dict[str, Any]) -> float | None:
+        given = options.get("timeout") or session.timeout
+        limits = (getattr(given, "total", given), getattr(given, "sock_read", None))
+        return min((each for each in limits if isinstance(each, int | float) and each), default=None)
 
     def request(self, original: Function) -> Function:
         @functools.wraps(original)
@@ -250,7 +253,7 @@ class _Aiohttp:
             if sent is None:
                 with quiet():
                     return await original(session, method, str_or_url, **options)
-            await sent.aclaim()
+            await sent.aclaim(self.patience(session, options))
             if sent.kept is not None:
                 return self.replayed(session, method.upper(), url, given, sent)
             if options.pop("json", None) is not None:
@@ -260,11 +263,21 @@ class _Aiohttp:
             if sent.moved:
                 options.pop("params", None)
                 str_or_url = URL(f"{url.scheme}://{url.raw_authority}{sent.asked.target}", encoded=True)
+            body = None
             with sent.going():
                 options = {**options, "data": sent.asked.content, "headers": given}
                 response = await original(session, method, str_or_url, **options)
-            sent.begin(response.status, response.headers)
+                if sent.doubtful(response.status):
+                    body = await response.read()
+                    if sent.refused(response.status, body):
+                        options["data"], body = sent.asked.content, None
+                        response = await original(session, method, str_or_url, **options)
+            plain = session.auto_decompress or body is not None
+            sent.begin(response.status, response.headers, decode=not plain, sent=response.request_info.headers)
+            if body is not None:
+                return self.given(response, body, sent, session)
             response.content = self.tapped(sent, response.content, session._loop)
+            sent.handed(sent.asked.stream)
             return response
 
         return _request
@@ -310,7 +323,8 @@ class _Requests:
         content = body.encode() if isinstance(body, str) else body
         if not watched() or not isinstance(content, bytes):
             return None
-        return sending(request.method or "", request.url or "", request.headers, content)
+        headers = {name: v.decode("latin-1") if isinstance(v, bytes) else v for name, v in request.headers.items()}
+        return sending(request.method or "", request.url or "", headers, content)
 
     def replayed(self, session: Any, request: Any, sent: Sent) -> Any:
         status, headers, body = sent.replay()
@@ -318,9 +332,17 @@ class _Requests:
             BytesIO(b""), headers=headers, status=status, reason="OK", preload_content=False
         )
         response = session.get_adapter(url=request.url).build_response(request, raw)
-        response.raw = _Raw(sent, _Body(body))
+        response.raw = _Raw(sent, Body(body))
         response.elapsed = timedelta(seconds=sent.call.original or 0.0)
         return response
+
+    def changed(self, request: Any, sent: Sent) -> Any:
+        changed = request.copy()
+        changed.body = sent.asked.content
+        changed.headers.update({"Content-Length": str(len(changed.body)), "Accept-Encoding": "identity"})
+        if sent.moved:
+            changed.url = self.module.compat.urljoin(request.url, sent.asked.target)
+        return changed
 
     def send(self, original: Function) -> Function:
         @functools.wraps(original)
@@ -328,22 +350,21 @@ class _Requests:
             if (sent := self.sent(request)) is None:
                 with quiet():
                     return original(session, request, **options)
-            stream = options.get("stream", session.stream)
-            sent.claim()
+            stream, patience = options.get("stream", session.stream), options.get("timeout")
+            patience = patience[1] if isinstance(patience, tuple) else patience
+            sent.claim(patience if isinstance(patience, int | float) else None)
             if sent.kept is None:
-                changed = request.copy()
-                changed.body = sent.asked.content
-                changed.headers.update({"Content-Length": str(len(changed.body)), "Accept-Encoding": "identity"})
-                if sent.moved:
-                    changed.url = self.module.compat.urljoin(request.url, sent.asked.target)
                 with sent.going():
-                    response = original(session, changed, **{**options, "stream": True})
-                sent.begin(response.status_code, response.headers)
+                    response = original(session, self.changed(request, sent), **{**options, "stream": True})
+                    if sent.doubtful(response.status_code) and sent.refused(response.status_code, response.content):
+                        response = original(session, self.changed(request, sent), **{**options, "stream": True})
+                sent.begin(response.status_code, response.headers, sent=response.request.headers)
                 if response._content_consumed:  # by a hook of the user's
                     sent.feed(response.content or b"")
                     sent.end()
                 else:
                     response.raw = _Raw(sent, response.raw)
+                    sent.handed(stream)
             else:
                 response = self.replayed(session, request, sent)
             if not stream:

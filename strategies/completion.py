@@ -129,7 +129,8 @@ def read_usage(raw: object) -> Usage | None:
     input, output = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     cached = _count(took.get("cached_tokens") or raw.get("prompt_cache_hit_tokens") or 0)  # the latter is DeepSeek's
     reasoning = _count(gave.get("reasoning_tokens") or 0)
-    written = _count(took.get("cache_creation_tokens") or raw.get("cache_creation_input_tokens") or 0)  # Anthropic's
+    wrote = took.get("cache_write_tokens") or took.get("cache_creation_tokens")
+    written = _count(wrote or raw.get("cache_creation_input_tokens") or 0)  # the latter is Anthropic's
     if input is None or output is None or cached is None or reasoning is None or written is None:
         return None
     if reasoning and raw.get("total_tokens") == input + output + reasoning:  # xAI counts it beside the output

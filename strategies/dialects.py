@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from playcall.strategies import anthropic, gemini, responses
+from playcall.strategies import responses
 from playcall.strategies.call import Call, CallFailed, Failure, Usage
 from playcall.strategies.completion import Events, Pieces, failed, failed_client, read_usage, tidy
+from playcall.strategies.pieces import BROKEN, error_of, only_usage, piece_of, unusual
 from playcall.strategies.prices import Price, estimate_tokens, mapped
 from playcall.strategies.requests import as_json
 
@@ -29,10 +30,14 @@ _ENDINGS = {
 }  # the first that fits
 _GEMINI = re.compile(r"(.*/(?:models|tunedModels)/)([^/:]+)(:(?:streamG|g)enerateContent)")
 _DEPLOYMENT = re.compile(r"(.*/deployments/)([^/]+)(/.*)")
+_PROXIED = re.compile(r"/(?:~|%7[Ee])[^/.]*/https?/([^/?]+)(?:/(?:arm|item|role)=[^/?]*)?(/.*)")
 _CREDENTIALS = {"authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key"}
 _QUERY = {"key", "api_key", "api-key", "access_token"}
 _SPOKEN = ("system", "instructions", "messages", "input", "prompt", "tools", "functions")
 _SPOKEN_BY_GEMINI = ("systemInstruction", "contents", "tools")
+_END = rb"(?:\r\n|\n|\r(?!\n|\Z))"
+_BLANK = re.compile(_END + _END)  # what ends an event
+_json = json.JSONDecoder()
 _BINARY = re.compile(r"[\w+/=-]{2000,}")  # images, sound and files have no tokens that their bytes tell
 
 
@@ -41,7 +46,7 @@ class Asked:
     """A model call as an HTTP request. Nothing that it shows holds a credential, but `target` and `content`."""
 
     dialect: str  # "openai" (chat/completions), "responses", "completions", "embeddings", "anthropic", "gemini"
-    host: str  # with its port, lower case
+    host: str  # with its port, lower case; the upstream's where it goes through a `Reverse`, as is the path
     path: str  # path and query, without credentials
     tenant: str  # a hash of the credentials; empty if there is none
     model: str
@@ -80,14 +85,27 @@ class Asked:
         return json.dumps(self.body).encode() if self.original is None else self.original
 
 
+def likely(method: str, url: str) -> bool:
+    """Whether a request may be a model call, by its method and path alone."""
+    try:
+        return method.upper() == "POST" and bool(_dialect(urlsplit(url).path))
+    except ValueError:
+        return False
+
+
+def _dialect(path: str) -> str:
+    if _GEMINI.fullmatch(path):
+        return "gemini"
+    return next((dialect for end, dialect in _ENDINGS.items() if path.rstrip("/").endswith(end)), "")
+
+
 def asked(method: str, url: str, headers: Mapping[str, str], content: bytes) -> Asked | None:
     """The model call that a request is; None for any other. It is known by the end of its path, whatever the host, and
     names a model: in its body, or in its path as Gemini's and Azure's do."""
     try:
         parts = urlsplit(url)
         named, there = _GEMINI.fullmatch(parts.path), _DEPLOYMENT.fullmatch(parts.path)
-        path = parts.path.rstrip("/")
-        dialect = "gemini" if named else next((d for end, d in _ENDINGS.items() if path.endswith(end)), "")
+        dialect = _dialect(parts.path)
         body = json.loads(content) if dialect and method.upper() == "POST" else None
     except (ValueError, RecursionError):
         return None
@@ -101,11 +119,12 @@ def asked(method: str, url: str, headers: Mapping[str, str], content: bytes) -> 
     shown = [pair for pair in pairs if pair.partition("=")[0].lower() not in _QUERY]
     given = {name.lower(): value for name, value in headers.items() if name.lower() in _CREDENTIALS}
     secret = [f"{name}:{given[name]}" for name in sorted(given)] + [pair for pair in pairs if pair not in shown]
+    host, shown_path = _upstream(parts.netloc.rpartition("@")[2].lower(), parts.path)
     values = [*given.values(), *(unquote(pair.partition("=")[2]) for pair in pairs if pair not in shown)]
     return Asked(
         dialect,
-        parts.netloc.rpartition("@")[2].lower(),
-        _joined(parts.path, shown),
+        host,
+        _joined(shown_path, shown),
         hashlib.sha256("\n".join(secret).encode()).hexdigest()[:16] if secret else "",
         model,
         body,
@@ -114,6 +133,12 @@ def asked(method: str, url: str, headers: Mapping[str, str], content: bytes) -> 
         content,
         frozenset(value for text in values if len(value := text.rpartition(" ")[2]) > 7),
     )
+
+
+def _upstream(host: str, path: str) -> tuple[str, str]:
+    """Host and path behind a `Reverse` on this machine, whose port and token differ from run to run."""
+    found = _PROXIED.fullmatch(path) if host.startswith("127.0.0.1:") else None
+    return (found[1].lower(), found[2]) if found else (host, path)
 
 
 def _joined(path: str, pairs: list[str]) -> str:
@@ -126,21 +151,6 @@ def _renamed(target: str, model: str) -> str:
     return f"{found[1]}{quote(model, safe='')}{found[3]}{mark}{query}" if found else target
 
 
-_BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
-_STATUS = {
-    "invalid_request_error": 400,
-    "invalid_prompt": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "timeout_error": 408,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-}  # of errors that come in a stream, by their code or type; others are the server's
-
-
 class Reading:
     """One response being read; notes on its call what it learns as soon as it learns it: usage, reported, heard,
     first_token (of `time.monotonic`), finish, error (a Failure's value) and detail. It never raises."""
@@ -150,7 +160,7 @@ class Reading:
         self._pieces, self._events, self._answered = Pieces(call), Events(), False
         self._status, self._kind, self._over = 0, "body", False
         self._headers: Mapping[str, str] = {}
-        self._body, self._held = bytearray(), b""
+        self._body, self._held, self._scanned = bytearray(), bytearray(), 0
         self._text, self._decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
         self._used = dict[str, Any]()  # what a stream tells of its tokens, in the vendor's names
         self._known: dict[str, Any] | None = None  # the same in OpenAI's, before the end too
@@ -189,7 +199,7 @@ class Reading:
             self._estimate()
             if not self.call.error:
                 self._fail(CallFailed(Failure.GARBAGE if self._kind == "body" else Failure.CUT, "no whole answer came"))
-        left, self._held = self._held, b""
+        left, self._held = bytes(self._held), bytearray()
         return left
 
     def left(self, error: BaseException | None = None) -> None:
@@ -222,10 +232,10 @@ class Reading:
             with suppress(ValueError, RecursionError):
                 self._take(json.loads(self._body), whole=True)
         elif self._kind == "events":
-            told = self._events.feed(self._held) + self._events.end()
+            told = self._events.feed(bytes(self._held)) + self._events.end()
             self._take_all(told, cut=True)
-            if any(map(_only_usage, told)):
-                self._held = b""
+            if any(map(only_usage, told)):
+                self._held.clear()
         ended = self._pieces.ended and self._answered
         self.whole = ended and not self.call.error and self.call.finish not in responses.PENDING
         return ended
@@ -233,13 +243,14 @@ class Reading:
     def _without_usage(self) -> bytes:
         """The events that are complete, byte by byte, but one that says only what the client did not ask for."""
         seen, at = [], 0
-        for found in _EVENT.finditer(self._held):
-            raw, at = found[0], found.end()
+        while found := _BLANK.search(self._held, max(at, self._scanned)):
+            raw, at = bytes(self._held[at : found.end()]), found.end()
             told = self._events.feed(raw)
             self._take_all(told)
-            if not any(map(_only_usage, told)):
+            if not any(map(only_usage, told)):
                 seen.append(raw)
-        self._held = self._held[at:]
+        del self._held[:at]
+        self._scanned = max(0, len(self._held) - 3)  # a blank line is 4 bytes at most
         return b"".join(seen)
 
     def _elements(self) -> None:
@@ -270,18 +281,19 @@ class Reading:
         call, heard, first = self.call, len(self.call.heard), self.call.first_token
         call.first_token = first or time.monotonic()  # Pieces would ask an event loop, and there may be none
         try:
-            if error := _error(said):
+            if error := error_of(said):
                 self._fail(error)
-            piece = _told(self.asked.dialect, said, self._used, whole)
+            piece = piece_of(self.asked.dialect, said, self._used, whole)
             if piece is not None:
                 answered = bool(piece["choices"])
                 self._pieces.done = self._pieces.done or (whole and answered)
                 self._note(piece)
+                call.estimated = call.estimated or (bool(piece.get("usage")) and unusual(said))
                 self._pieces.take(piece)
                 self._answered = self._answered or answered
         except CallFailed as error:
             self._fail(error)
-        except _BROKEN:
+        except BROKEN:
             self._fail(CallFailed(Failure.GARBAGE, f"no answer: {as_json(said)[:1000]}"))
         if whole or len(call.heard) == heard:
             call.first_token = first
@@ -291,11 +303,8 @@ class Reading:
             if isinstance(reason := choice.get("finish_reason"), str):
                 self.call.finish = reason
         if used := piece.get("usage"):
-            details = used.get("prompt_tokens_details") or {}
             if thought := self._beside(used):
                 used = piece["usage"] = {**used, "completion_tokens_details": {"reasoning_tokens": thought}}
-            if wrote := details.get("cache_write_tokens"):
-                used = piece["usage"] = {**used, "prompt_tokens_details": {**details, "cache_creation_tokens": wrote}}
             self._known = used
 
     def _beside(self, used: Mapping[str, Any]) -> int:
@@ -312,71 +321,19 @@ class Reading:
             self.call.error, self.call.detail = str(short.failure), short.detail
 
 
-_json = json.JSONDecoder()
-_END = rb"(?:\r\n|\n|\r(?!\n|\Z))"
-_EVENT = re.compile(rb"(?s).*?" + _END + _END)
-
-
-def _only_usage(data: bytes) -> bool:
-    try:
-        said = json.loads(data)
-        return said["choices"] == [] and bool(said["usage"])
-    except _BROKEN:
-        return False
-
-
-def _error(said: Any) -> CallFailed | None:
-    """The error that an event or a body is, whichever vendor's."""
-    inner = said.get("response") if isinstance(said.get("response"), dict) else said
-    told = inner.get("error") or (said if said.get("type") == "error" else None)
-    if not told:
-        return None
-    names = [told.get(name) for name in ("code", "type")] if isinstance(told, dict) else []
-    status = next((_STATUS[name] for name in names if isinstance(name, str) and name in _STATUS), 200)
-    return failed(status, {"error": told})
-
-
-def _told(dialect: str, said: Any, used: dict[str, Any], whole: bool) -> dict[str, Any] | None:
-    """An event or a whole answer as a piece of a chat completion, None where it says nothing."""
-    match dialect:
-        case "gemini":
-            return gemini.chunk_of(said)
-        case "responses":
-            return responses.completion_of(said) if whole else responses.chunk_of(said)
-        case "anthropic":
-            return _message(said, used, whole)
-        case "embeddings":
-            tokens = {"usage": {"completion_tokens": 0, **said["usage"]}} if said.get("usage") else {}
-            return {"choices": [{"finish_reason": "stop"}] if said["data"] else [], **tokens}
-    choices = said.get("choices") or []
-    if dialect == "completions":
-        choices = [{**choice, "delta": {"content": choice.get("text")}} for choice in choices]
-    return {**said, "choices": choices}
-
-
-def _message(said: Any, used: dict[str, Any], whole: bool) -> dict[str, Any] | None:
-    piece = anthropic.completion_of(said) if whole else anthropic.chunk_of(said, used)
-    if piece is None and said.get("type") == "message_start":  # what went in is known from here on
-        piece = {**(anthropic.chunk_of(_NO_MORE, used) or {}), "choices": []}
-    raw = said.get("usage") if whole else used
-    if piece and "usage" in piece and (thought := (raw.get("output_tokens_details") or {}).get("thinking_tokens")):
-        piece["usage"]["completion_tokens_details"] = {"reasoning_tokens": thought}
-    return piece
-
-
-_NO_MORE: dict[str, Any] = {"type": "message_delta", "delta": {}}
 _PERHAPS = {Failure.TIMEOUT, Failure.CUT, Failure.GARBAGE}  # the provider may have done the work
 
 
 def billed(call: Call, asked: Asked, price: Price | Literal["free"] | None) -> None:
     """Set a finished call's price, source and estimated: by the price if a user gave it, else what the provider
     reported, else the price (the map's where None). A call without usage is estimated from what was sent and heard;
-    what failed before an answer is unbilled; where nobody knows the price, the source is 'unknown'."""
+    what failed before an answer is unbilled; where nobody knows the price, the source is 'unknown'. A response in the
+    background has no usage yet, and what later requests tell of it is not read: it stays estimated."""
     price = mapped(call.model) if price is None else price
     barren = call.usage is None and not call.heard
     call.price = 0
     if call.reported is not None and not (isinstance(price, Price) and price.source == "user"):
-        call.price, call.source = call.reported, "provider"
+        call.price, call.source, call.estimated = call.reported, "provider", False
     elif price == "free":
         call.source = "free"
     elif call.source == "unbilled" or (call.error and barren and call.error not in _PERHAPS):

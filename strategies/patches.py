@@ -8,17 +8,18 @@ import threading
 import time
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import PurePath
 from socket import AF_INET, AF_INET6, SOCK_STREAM
 from types import ModuleType
 from typing import Any
 
 from playcall.strategies.clients import CLIENTS, Patch, patches
-from playcall.strategies.scope import HERE, INSIDE, Scope, began, here, strand
+from playcall.strategies.scope import HERE, INSIDE, QUIET, Scope, began, here, runs, since, strand, waited
 from playcall.strategies.trace import Strand
 
 _lock = threading.RLock()
@@ -77,31 +78,38 @@ def _place_in(name: str, module: ModuleType) -> None:
 class _Later:
     """Watches clients that are imported while a track is open."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, _: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, of: ModuleType | None = None) -> Any:
         if name not in _WATCHED:
             return None
-        spec: Any = PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            if find is not None and (spec := find(name, path, of)) is not None:
+                return self._wrapped(name, spec)
+        return None
+
+    def _wrapped(self, name: str, spec: ModuleSpec) -> ModuleSpec:
+        loader: Any = spec.loader
+        if run := getattr(loader, "exec_module", None):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                _place_in(name, module)
+                if module.__spec__ is spec:  # the loader may have others to load
+                    _place_in(name, module)
 
-            spec.loader.exec_module = exec_module
-        found: ModuleSpec | None = spec
-        return found
+            with suppress(AttributeError):
+                loader.exec_module = exec_module
+        return spec
 
 
 _LATER: Any = _Later()
 
 
-def _carried() -> tuple[Context, Strand, Scope] | None:
+def _carried(since: Callable[[], float] = time.monotonic) -> tuple[Context, Strand, Scope] | None:
     """A copy of the context with a strand of its own, for what is about to begin here."""
     if (found := here()) is None:
         return None
     _, scope = found
-    context, new = copy_context(), Strand(strand(scope), time.monotonic())
+    context, new = copy_context(), Strand(strand(scope), since())
     context.run(HERE.set, replace(scope, strand=new))
     return context, new, scope
 
@@ -110,7 +118,16 @@ def _start(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(thread: threading.Thread) -> None:
         if (carried := _carried()) is not None:
-            thread.run = functools.partial(carried[0].run, thread.run)  # type: ignore[method-assign]
+            context, new, _ = carried
+            own = vars(thread).get("run")
+
+            def run() -> None:
+                vars(thread).pop("run")  # it holds the thread, and this holds it
+                if own is not None:
+                    thread.run = own  # type: ignore[method-assign]
+                runs(new, context.run, thread.run)
+
+            thread.run = run  # type: ignore[method-assign]
         original(thread)
 
     return start
@@ -128,15 +145,36 @@ def _process(original: Callable[..., Any]) -> Callable[..., Any]:
 def _submit(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def submit(pool: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if (carried := _carried()) is None:
+        if (carried := _carried(since)) is None:
             return original(pool, fn, *args, **kwargs)
         token = HERE.set(None)  # a thread of the pool outlives this, and serves others
         try:
-            return original(pool, carried[0].run, fn, *args, **kwargs)
+            return original(pool, runs, carried[1], carried[0].run, fn, *args, **kwargs)
         finally:
             HERE.reset(token)
 
     return submit
+
+
+def _join(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def join(it: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(it, *args, **kwargs)
+        finally:
+            waited()
+
+    return join
+
+
+def _callback(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add_done_callback(future: Any, fn: Any) -> None:
+        before = since()
+        original(future, fn)
+        waited(before)  # whatever it asked of a future that is done
+
+    return add_done_callback
 
 
 def _create_task(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,6 +195,10 @@ def _create_task(original: Callable[..., Any]) -> Callable[..., Any]:
 _CARRY: list[Patch] = [
     (threading.Thread, "start", _start),
     (ThreadPoolExecutor, "submit", _submit),
+    (threading.Thread, "join", _join),
+    (Future, "result", _join),
+    (Future, "exception", _join),
+    (Future, "add_done_callback", _callback),
     (BaseEventLoop, "create_task", _create_task),
 ]
 
@@ -182,7 +224,7 @@ def _audit() -> None:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if event not in _EVENTS or not _open or HERE.get() is None or INSIDE.get():
+    if event not in _EVENTS or not _open or HERE.get() is None or INSIDE.get() or QUIET.get():
         return
     try:
         if what := _what(event, args):

@@ -93,6 +93,10 @@ _ABOVE = re.compile(rf"({'|'.join(_KEYS.values())})_above_(\d+)k_tokens")
 _BESIDE = {"output_cost_per_audio_token", "output_cost_per_image_token"}  # not told apart in Usage, and far dearer
 
 
+_MODES = ("chat", "completion", "responses", "embedding")
+_WORDS = ("input_cost_per_token", "input_cost_per_request")  # others are of pictures and sound, told apart in no usage
+
+
 @cache
 def price_map() -> Mapping[str, Mapping[str, Any]]:
     """litellm's price map, read from its package without importing it; empty where it is not installed."""
@@ -114,8 +118,12 @@ def mapped(model: str) -> Price | None:
     entry = price_map().get(model)
     if entry is None and name and (bare := price_map().get(name)) and bare.get("litellm_provider") == vendor:
         entry = bare
-    if entry is None or entry.get("mode") not in ("chat", "completion", "responses") or _BESIDE & entry.keys():
+    if entry is None or entry.get("mode") not in _MODES or _BESIDE & entry.keys():
         return None
+    if entry["mode"] == "embedding":
+        if any(key.startswith("input_cost_per_") and not key.startswith(_WORDS) for key in entry):
+            return None
+        entry = {**entry, "output_cost_per_token": entry.get("output_cost_per_token") or 0}
     if entry.get("litellm_provider") == "perplexity" and "search_context_cost_per_query" in entry:
         return None
     base, tiers = _tiers(entry)

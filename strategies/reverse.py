@@ -32,6 +32,7 @@ _LONGEST = 1 << 16  # bytes of a request's first line, and of each header
 _HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
 _HOP |= {"transfer-encoding", "upgrade"}
 _ASKING = {"host", "content-length", "accept-encoding", "content-encoding", "expect"}
+_PLAIN = re.compile(r"[\w.:-]+", re.ASCII)
 _PATH = re.compile(
     r"/(?:~|%7[Ee])(?P<token>[^/]*)/(?P<n>https?/[^/?]+|\d+)(?:/(?P<of>(?:arm|item|role)=[^/?]*))?(?P<rest>[/?].*)?"
 )
@@ -72,6 +73,8 @@ class Reverse:
         self.calls: list[Call] = []  # those that have ended, in that order
         self.others = 0  # requests that were no model calls
         self._token, self._upstreams, self._port = token_urlsafe(18), list[str](), 0
+        if self.models:
+            self._token += "."  # what is asked here may be answered by another model: clients' caches are not to know
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=0)
@@ -114,12 +117,20 @@ class Reverse:
         parts = urlsplit(upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Misuse(f"a base URL is http(s)://host[:port]/path; there is {parts.hostname!r}.")
-        origin = f"{parts.scheme}://{parts.netloc}"
-        if origin not in self._upstreams:
-            self._upstreams.append(origin)
+        origin, named = f"{parts.scheme}://{parts.netloc}", f"{parts.scheme}/{parts.netloc}"
+        if not _PLAIN.fullmatch(parts.netloc):  # it may hold a password
+            if origin not in self._upstreams:
+                self._upstreams.append(origin)
+            named = str(self._upstreams.index(origin))
         pairs = {"arm": arm, "item": item, "role": role}
         whose = ";".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items() if value)
-        return f"{self.root}/{self._upstreams.index(origin)}{f'/{whose}' if whose else ''}{parts.path.rstrip('/')}"
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{self.root}/{named}{f'/{whose}' if whose else ''}{parts.path.rstrip('/')}{query}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._runner.server.connections) if self._runner.server else 0
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         """One request: refused, passed on, or watched."""
@@ -199,7 +210,10 @@ class _Passing:
             error = broken
             if self.response is None:
                 host = urlsplit(self.url).netloc.rpartition("@")[2]
-                return _refusal(502, f"the connection to {host} failed: {type(broken).__name__}.")
+                why = f"the connection to {host} failed: {type(broken).__name__}."
+                if isinstance(broken, aiohttp.ClientConnectorCertificateError):
+                    why += " If you trust it, set SSL_CERT_FILE to a file with its certificate, before playcall starts."
+                return _refusal(502, why)
             if self.request.transport is not None:
                 self.request.transport.close()  # without an end, so that the client sees that it broke
             return self.response

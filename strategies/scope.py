@@ -63,6 +63,8 @@ class Trace:
         self.ledger: Book | None = outer.ledger if ledger is None and outer else ledger
         self.limit = limit
         self.open: set[Open] = set()
+        self.refusing: set[str] = set()  # hosts that refuse to be asked for usage
+        self.refusal: BaseException | None = None  # what the limit raised
         self.closed = False
         self._lock = threading.Lock()
         self._calls: list[Call] = []
@@ -72,7 +74,8 @@ class Trace:
         self._began, self._ended = time.monotonic(), 0.0
 
     def __repr__(self) -> str:
-        return f"<Trace {self.arm!r} {self.item!r}: {len(self._calls)} calls, ${self.usd:.6f}>"
+        least = f"at least (the price of {self.unpriced} is unknown) " if self.unpriced else ""
+        return f"<Trace {self.arm!r} {self.item!r}: {len(self._calls)} calls, {least}${self.usd:.6f}>"
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -88,6 +91,11 @@ class Trace:
     def usd(self) -> float:
         """The same in dollars."""
         return self.price / NANO
+
+    @property
+    def unpriced(self) -> int:
+        """Calls whose price nobody knows: they count as free."""
+        return sum(call.source == "unknown" for call in self.calls)
 
     @property
     def usage(self) -> Usage:
@@ -114,6 +122,20 @@ class Trace:
             if not trace.closed:
                 yield trace
             trace = trace.outer
+
+    def refuse(self) -> None:
+        """Raise what a limit of this or of an outer trace raised before."""
+        if error := next((trace.refusal for trace in self.line if trace.refusal), None):
+            raise error
+
+    def ask(self, asked: Asked) -> None:
+        """Ask each limit once; what one raises is kept."""
+        for limit, trace in {trace.limit: trace for trace in self.line if trace.limit}.items():
+            try:
+                limit(asked)
+            except BaseException as error:
+                trace.refusal = error
+                raise
 
     def note(self, call: Call, span: Span) -> None:
         """A call has ended."""
@@ -154,9 +176,12 @@ class Scope:
 
 
 HERE: ContextVar[Scope | None] = ContextVar("playcall track", default=None)
-INSIDE: ContextVar[bool] = ContextVar("playcall inside a request", default=False)
-"""Whether a watched client is sending: what it sends by is its own concern."""
+INSIDE: ContextVar[tuple[bool, ...] | list[bool]] = ContextVar("playcall inside a call", default=())
+"""Not empty while a watched client sends a model call: what it sends by is its own concern."""
+QUIET: ContextVar[tuple[bool, ...] | list[bool]] = ContextVar("playcall inside a request", default=())
+"""The same of any other request: its connections are known, but whoever answers it here may call models."""
 
+_threads = threading.local()
 _tasks: WeakKeyDictionary[Any, Strand] = WeakKeyDictionary()
 
 
@@ -179,9 +204,39 @@ def task() -> object | None:
 
 def strand(scope: Scope) -> Strand:
     """Of what runs: where nobody saw its task begin, it may have run beside all else."""
-    if (running := task()) is None:
-        return scope.strand
-    return _tasks.setdefault(running, Strand(scope.strand))
+    if (running := task()) is not None:
+        return _of(running, scope)
+    noted: Strand | None = getattr(_threads, "strand", None)
+    return noted if noted is not None and scope.strand in noted.line else scope.strand
+
+
+def _of(task: Any, scope: Scope) -> Strand:
+    """A task's; trio tells whose child it is."""
+    if (found := _tasks.get(task)) is None:
+        nursery = getattr(task, "parent_nursery", None)
+        parent = scope.strand if nursery is None else _of(nursery.parent_task, scope)
+        found = _tasks.setdefault(task, Strand(parent))
+    return found
+
+
+def runs(strand: Strand, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call it as a strand of this thread, whatever context it brings along."""
+    outer = getattr(_threads, "strand", None)
+    _threads.strand = strand
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _threads.strand = outer
+
+
+def waited(when: float | None = None) -> None:
+    """This thread has waited for a thread, a future or a call."""
+    _threads.waited = time.monotonic() if when is None else when
+
+
+def since() -> float:
+    """From when on this thread has waited for nothing: what others did meanwhile delayed nothing that it begins now."""
+    return time.monotonic() if task() is not None else getattr(_threads, "waited", 0.0)
 
 
 def began(running: object, strand: Strand) -> None:

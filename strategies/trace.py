@@ -55,7 +55,7 @@ def latency(wall: float, spans: Sequence[Span]) -> float:
 
     What a call saved delays all that may have waited for it: later calls of its strand and of those that this came
     from, and whatever one of these created after its end. (A thread that began after a call of another thread
-    counts as having waited for it: nobody sees joins.)
+    counts as having waited for it; a work item of a pool only if its submitter waited for something after that.)
     """
     if not any(span.delay for span in spans):
         return wall

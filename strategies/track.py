@@ -7,18 +7,23 @@ trace.calls, trace.usd, trace.seconds
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import Token
 from dataclasses import replace
 from types import TracebackType
+from typing import Any, TypeVar
 
 from playcall.strategies import patches
 from playcall.strategies.cache import Cache
 from playcall.strategies.errors import Misuse, some
 from playcall.strategies.scope import HERE, Book, Limit, Scope, Trace, first_strand
 from playcall.strategies.trace import Prices
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = ["Trace", "UntrackedCalls", "role", "track"]
 
@@ -37,9 +42,12 @@ class track:  # noqa: N801  # it is used as a function
         of the innermost `role(...)`, else its model's name.
     prices: by model, or "free"; others come from the provider or the price map.
     cache: answers that need not be paid twice. The n-th identical request of a track is draw n, counted from `draw`.
-        `trace.seconds` counts a cached answer with the time that it took when it was fresh.
+        `trace.seconds` counts a cached answer with the time that it took when it was fresh. Where a client adds keys or
+        cookies of its own while it sends (`auth=`, a hook), the answer is not kept.
     ledger: has a row for each call, written by the end.
-    limit: is called before each request that is sent, and may raise.
+    limit: is called before each request that is sent, and may raise. Then every later call is refused by the same
+        error, and the track raises it at its end if the agent swallowed it. Clients may try again after an Exception;
+        after a BaseException that is none they do not.
 
     In a track inside another one, calls are recorded in both. What the inner one does not say it takes from the outer;
     limits of both hold.
@@ -62,6 +70,7 @@ class track:  # noqa: N801  # it is used as a function
         self._role, self._ledger = role, ledger
         self._trace: Trace | None = None
         self._token: Token[Scope | None] | None = None
+        self._mixed = False
 
     def __enter__(self) -> Trace:
         if self._trace is not None:
@@ -81,7 +90,7 @@ class track:  # noqa: N801  # it is used as a function
         if self._ledger is not None:
             with suppress(*([Exception] if error else [])):
                 self._ledger.flush_sync()
-        self._tell(trace)
+        self._tell(trace, error)
 
     async def __aenter__(self) -> Trace:
         return self.__enter__()
@@ -93,7 +102,7 @@ class track:  # noqa: N801  # it is used as a function
         if self._ledger is not None:
             with suppress(*([Exception] if error else [])):
                 await self._ledger.flush()
-        self._tell(trace)
+        self._tell(trace, error)
 
     def _close(self) -> Trace:
         trace, token = self._trace, self._token
@@ -103,11 +112,22 @@ class track:  # noqa: N801  # it is used as a function
             trace.close()
         finally:
             patches.remove()
-            with suppress(ValueError):  # it is left in another context than it was entered in
-                HERE.reset(token)
+            scope = HERE.get()
+            self._mixed = scope is None or scope.trace is not trace
+            if not self._mixed:
+                with suppress(ValueError):  # it is left in another context than it was entered in
+                    HERE.reset(token)
         return trace
 
-    def _tell(self, trace: Trace) -> None:
+    def _tell(self, trace: Trace, error: BaseException | None) -> None:
+        if self._mixed:
+            warnings.warn(
+                UntrackedCalls(
+                    f"the track{_of(trace)} ended where it does not hold: in a generator or a fixture, in turns with "
+                    "another one. Its calls may be in the other one, or in none. Open and close it in one function."
+                ),
+                stacklevel=3,
+            )
         if trace.unseen and not trace.calls:
             warnings.warn(
                 UntrackedCalls(
@@ -116,22 +136,45 @@ class track:  # noqa: N801  # it is used as a function
                 ),
                 stacklevel=3,
             )
+        if trace.refusal is not None and error is None:  # the agent swallowed it
+            raise trace.refusal
 
 
 def _of(trace: Trace) -> str:
     return "".join(f" of {name} {value!r}" for name, value in (("arm", trace.arm), ("item", trace.item)) if value)
 
 
-@contextmanager
-def role(name: str) -> Iterator[None]:
-    """Name the role of the calls inside. Without a track around it changes nothing."""
-    scope = HERE.get()
-    if scope is None:
-        yield
-        return
-    token = HERE.set(replace(scope, role=name))
-    try:
-        yield
-    finally:
+class role:  # noqa: N801  # it is used as a function
+    """Name the role of the calls inside: `with role("critic"):`, or `@role("critic")` on a function, async or not.
+    Without a track around it changes nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._tokens: list[Token[Scope | None]] = []
+
+    def __enter__(self) -> None:
+        scope = HERE.get()
+        self._tokens.append(HERE.set(scope and replace(scope, role=self.name)))
+
+    def __exit__(self, *_: object) -> None:
         with suppress(ValueError):
-            HERE.reset(token)
+            HERE.reset(self._tokens.pop())
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise Misuse(
+                f"@role({self.name!r}) on the generator {function.__name__}; write `with role(...)` inside it."
+            )
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with role(self.name):
+                return await function(*args, **kwargs)
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with role(self.name):
+                return function(*args, **kwargs)
+
+        made: Any = awaited if inspect.iscoroutinefunction(function) else called
+        return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -12,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from playcall.strategies.anthropic import completion_of
 from playcall.strategies.call import Call, Usage
-from playcall.strategies.dialects import Asked, Reading, asked, billed
+from playcall.strategies.completion import read_usage
+from playcall.strategies.dialects import Asked, Reading, asked, billed, likely
 from playcall.strategies.prices import Price, price_map
 
 KEY = "sk-very-secret-key-0123456789"
+EVENTS = "text/event-stream"
 PATHS = {
     "openai": "/v1/chat/completions",
     "completions": "/v1/completions",
@@ -173,6 +177,25 @@ def test_what_is_no_model_call_is_none(method: str, url: str, content: bytes) ->
     assert asked(method, url, {}, content) is None
 
 
+def test_a_request_may_be_a_model_call_by_its_method_and_path() -> None:
+    for path in PATHS.values():
+        assert likely("post", f"https://x{path}?a=1")
+        assert not likely("GET", f"https://x{path}")
+    assert not likely("POST", "https://x/v1/files?a=/v1/messages")
+    assert not likely("POST", "https://[x/v1/messages")
+
+
+def test_behind_a_proxy_of_ours_a_call_has_the_host_and_path_that_it_has_without() -> None:
+    direct = ask(PATHS["openai"], host="vllm:8000")
+    for start in ("/~token-1/http/vllm:8000", "/%7Eanother_2/http/VLLM:8000/role=judge"):
+        one = ask(f"{start}{PATHS['openai']}", host="127.0.0.1:4321")
+        assert (one.host, one.path, one.tenant) == (direct.host, direct.path, direct.tenant)
+        assert one.target == f"{start}{PATHS['openai']}"
+    for start in ("/~token./http/vllm:8000", "/~token/0", "/~token"):  # another model may answer; or nobody knows who
+        assert ask(f"{start}{PATHS['openai']}", host="127.0.0.1:4321").path.startswith("/~token")
+    assert ask(f"/~me/http/vllm{PATHS['openai']}", host="elsewhere:80").host == "elsewhere:80"
+
+
 def test_no_credential_shows_and_tenants_differ_by_it() -> None:
     gemini = ask(f"/v1beta/models/g:generateContent?key={KEY}&alt=sse", x="y")
     assert gemini.path == "/v1beta/models/g:generateContent?alt=sse"
@@ -269,6 +292,23 @@ def test_only_the_usage_that_a_client_did_not_ask_for_is_left_out(cuts: list[int
     assert reading.whole
 
 
+def test_a_long_event_takes_no_longer_where_usage_is_left_out() -> None:
+    choice = {"index": 0, "delta": {"content": "x" * 2_000_000}, "finish_reason": "stop"}
+    shown = sse({"choices": [choice]}, done=False)
+    data = shown + sse(LAST)
+    chunks = [data[at : at + 1400] for at in range(0, len(data), 1400)]
+
+    def took(one: Asked) -> float:
+        start = time.process_time()
+        call, _, seen = read(one, chunks, "text/event-stream")
+        assert (len(call.heard), call.usage) == (2_000_000, READ)
+        assert seen == (shown + sse() if one.hides_usage else data)
+        return time.process_time() - start
+
+    asking = min(took(streamed("openai")) for _ in range(3))
+    assert min(took(ask(PATHS["openai"], {"stream": True})) for _ in range(3)) < 5 * asking
+
+
 def test_a_server_may_be_asked_without_asking_for_usage() -> None:
     one = ask(PATHS["openai"], {"stream": True})
     assert not one.unasked().hides_usage
@@ -330,6 +370,8 @@ def test_tools_refusals_and_limits_are_finishes_and_no_errors() -> None:
 def test_a_response_that_goes_on_in_the_background_is_not_whole() -> None:
     call, reading = whole("responses", {**RESPONSE, "status": "queued", "output": [], "usage": None})
     assert (call.finish, call.error, reading.whole) == ("queued", "", False)
+    billed(call, ask(PATHS["responses"], {"input": "one two three"}), Price(1, 1))
+    assert call.estimated
 
 
 @pytest.mark.parametrize(
@@ -464,7 +506,66 @@ def test_the_price_is_the_users_else_the_reported_else_the_maps_else_unknown() -
     assert billed_as("free") == (0, "free", False)
     assert billed_as(None, "gpt-4o-mini") == (8 * 150 + 4 * 75 + 5 * 600, "map", False)
     assert billed_as(None, "nobodys-model") == (0, "unknown", False)
-    assert billed_as(None, "text-embedding-3-small") == (0, "unknown", False)
+
+
+def test_an_embedding_has_the_maps_price() -> None:
+    if not price_map():
+        pytest.skip("litellm is not installed")
+    call, _ = whole("embeddings", {"data": [{"embedding": [0.1]}], "usage": {"prompt_tokens": 700}})
+    call.model = "text-embedding-3-small"
+    billed(call, ask(PATHS["embeddings"]), None)
+    assert (call.price, call.source, call.estimated) == (700 * 20, "map", False)
+
+
+HOUR = {"cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 3}}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "where", "told", "unsure"),
+    [
+        ("openai", "", {"service_tier": "flex"}, True),
+        ("openai", "", {"service_tier": "default"}, False),
+        ("openai", "", {"service_tier": None}, False),
+        ("responses", "", {"service_tier": "priority"}, True),
+        ("responses", "", {"service_tier": "default"}, False),
+        ("anthropic", "usage", {"service_tier": "batch"}, True),
+        ("anthropic", "usage", {"service_tier": "standard", "inference_geo": "global"}, False),
+        ("anthropic", "usage", {"inference_geo": "us"}, True),
+        ("anthropic", "usage", HOUR, True),
+        ("anthropic", "usage", {"cache_creation": {"ephemeral_5m_input_tokens": 3}}, False),
+        ("gemini", "usageMetadata", {"trafficType": "ON_DEMAND_PRIORITY"}, True),
+        ("gemini", "usageMetadata", {"trafficType": "ON_DEMAND"}, False),
+    ],
+)
+def test_tokens_of_another_price_than_the_usual_are_never_told_as_exact(
+    dialect: str, where: str, told: Body, unsure: bool
+) -> None:
+    body, usage = WHOLE[dialect]
+    body = {**body, where: {**body[where], **told}} if where else {**body, **told}
+    calls = [whole(dialect, body)[0]]
+    if dialect == "responses":
+        calls.append(read(streamed(dialect), [sse({"type": "response.completed", "response": body})], EVENTS)[0])
+    elif dialect == "anthropic":
+        data = STREAMS[dialect][0].replace(
+            b'"input_tokens": 5', json.dumps(told)[1:-1].encode() + b', "input_tokens": 5'
+        )
+        calls.append(read(streamed(dialect), [data], EVENTS)[0])
+    for call in calls:
+        billed(call, ask(PATHS[dialect]), Price(1, 1))
+        assert (call.usage, call.estimated) == (usage, unsure)
+
+
+def test_what_a_provider_says_it_charged_is_exact_whatever_the_tier() -> None:
+    call, _ = whole("openai", {**WHOLE["openai"][0], "service_tier": "flex", "usage": {**USED, "cost": 0.5}})
+    billed(call, ask(PATHS["openai"]), None)
+    assert (call.price, call.source, call.estimated) == (500_000_000, "provider", False)
+
+
+def test_usage_is_read_alike_where_playcall_makes_the_call() -> None:
+    wrote = {**USED, "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 6}}
+    assert read_usage(wrote) == Usage(12, 5, cached=4, reasoning=3, written=6)
+    message, usage = WHOLE["anthropic"]
+    assert read_usage(completion_of(message)["usage"]) == usage
 
 
 def test_it_is_read_in_a_thread_without_an_event_loop() -> None:

@@ -133,6 +133,18 @@ def test_what_tokens_alone_do_not_price_has_no_price(prices) -> None:  # type: i
     assert [mapped(name) for name in ("sound", "pictures", "unknown", "seconds", "searches")] == [None] * 5
 
 
+def test_embeddings_are_priced_by_their_input(prices) -> None:  # type: ignore[no-untyped-def]
+    prices(
+        words={"mode": "embedding", "output_cost_per_token": 0.0},
+        terse={"mode": "embedding", "output_cost_per_token": None, "input_cost_per_token_batches": 5e-07},
+        pictures={"mode": "embedding", "input_cost_per_image_token": 1e-04},
+        letters={"mode": "embedding", "input_cost_per_character": 1e-08},
+        nothing={"mode": "embedding", "input_cost_per_token": None},
+    )
+    assert [mapped(name) for name in ("words", "terse")] == [Price(1, 0, source="map")] * 2
+    assert [mapped(name) for name in ("pictures", "letters", "nothing")] == [None] * 3
+
+
 def test_the_map_is_read_without_importing_litellm() -> None:
     code = (
         "import sys; from playcall.strategies.prices import mapped, price_map;"

@@ -6,7 +6,10 @@ import asyncio
 import gzip
 import json
 import re
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +19,15 @@ import httpx
 import pytest
 from aiohttp import web
 
+from playcall.strategies.cache import Cache
 from playcall.strategies.call import Usage
 from playcall.strategies.errors import Misuse
 from playcall.strategies.ledger import Ledger
 from playcall.strategies.prices import Price
 from playcall.strategies.reverse import Reverse
 from playcall.strategies.spending import summary
+from playcall.strategies.track import track
+from playcall.strategies.transport import tls
 
 from ..serving import Server, serve
 
@@ -330,3 +336,49 @@ def test_an_upstream_that_is_no_url_is_refused_without_telling_its_secrets() -> 
     with pytest.raises(Misuse, match="base URL") as caught:
         Reverse().url(f"ftp://user:{KEY}@host/x")
     assert KEY not in str(caught.value)
+
+
+def test_a_url_names_its_upstream_and_keeps_the_query_but_no_password() -> None:
+    proxy = Reverse()
+    assert proxy.url("http://vllm:8000/v1/?api-version=3", role="x") == (
+        f"{proxy.root}/http/vllm:8000/role=x/v1?api-version=3"
+    )
+    assert proxy.url(f"https://user:{KEY}@host/v1") == f"{proxy.root}/0/v1"
+    assert Reverse(models={"x": "big"}).root.endswith(".")  # a client's cache cannot know who answers there
+
+
+def test_an_answer_that_a_client_has_cached_is_found_through_the_next_proxy(server: Server, tmp_path: Path) -> None:
+    def ran(**options: Any) -> Reverse:
+        async def work(proxy: Reverse, client: httpx.AsyncClient) -> None:
+            with track(cache=Cache(tmp_path / "cache.db")):
+                await client.post(f"{proxy.url(server.url)}/chat/completions", json=body())
+
+        return through(work, **options)
+
+    assert [len(ran().calls) for _ in range(2)] == [1, 0]
+    assert [len(ran(models={"x": name}).calls) for name in ("big", "small")] == [1, 1]
+
+
+def test_of_an_upstream_that_signs_itself_is_told_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (openssl := shutil.which("openssl")):
+        pytest.skip("needs openssl to make a certificate")
+    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
+    how = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=x -addext"
+    command = [openssl, *how.split(), "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    answers: list[httpx.Response] = []
+    with serve(tls=context) as server:
+
+        async def work(proxy: Reverse, client: httpx.AsyncClient) -> None:
+            url = proxy.url(f"https://127.0.0.1:{server.port}/v1")
+            answers.append(await client.post(f"{url}/chat/completions", json=body()))
+
+        through(work)
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        tls.cache_clear()
+        through(work)
+        tls.cache_clear()
+    assert [answer.status_code for answer in answers] == [502, 200]
+    assert "SSL_CERT_FILE" in answers[0].json()["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import multiprocessing
@@ -14,9 +15,10 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,6 +48,10 @@ PATCHED = [
     (aiohttp.ClientSession, "_request"),
     (requests.Session, "send"),
     (threading.Thread, "start"),
+    (threading.Thread, "join"),
+    (Future, "result"),
+    (Future, "exception"),
+    (Future, "add_done_callback"),
     (ThreadPoolExecutor, "submit"),
     (multiprocessing.process.BaseProcess, "start"),
     (asyncio.base_events.BaseEventLoop, "create_task"),
@@ -532,7 +538,7 @@ def test_a_limit_may_stop_a_call_before_it_is_sent(server: Server) -> None:
         raise PermissionError(f"no more {asked.model}")
 
     for agent in (by_httpx, ALL["aaiohttp"], ALL["requests"]):
-        with track(limit=limit) as trace, pytest.raises(PermissionError, match="no more m"):
+        with pytest.raises(PermissionError, match="no more m"), track(limit=limit) as trace:
             agent(server.root, "m", "hi")
         assert trace.calls == ()
     assert not server.served
@@ -565,9 +571,10 @@ def test_what_went_out_unseen_is_told(server: Server) -> None:
     with pytest.warns(UntrackedCalls, match=f"connection to {port}"), track() as trace:
         urllib.request.urlopen(f"{server.url}/chat/completions", json.dumps(body("m", "hi", False)).encode())
     assert trace.unseen == (f"connection to {port}",)
-    with pytest.warns(UntrackedCalls, match=rf"POST {port}/api/chat"), track() as trace:
-        httpx.post(f"{server.root}/api/chat?key=SECRET", json={"model": "m", "messages": []})
-    assert trace.unseen == (f"POST {port}/api/chat",)
+    for path, shown in (("/api/sk-SECRET/chat?key=SECRET", "/.../chat"), ("/bot1:SECRET", "")):
+        with pytest.warns(UntrackedCalls, match=rf"POST {port}{shown}"), track() as trace:
+            httpx.post(f"{server.root}{path}", json={"model": "m", "messages": []})
+        assert trace.unseen == (f"POST {port}{shown}",)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -616,3 +623,285 @@ print(len(trace.calls), httpx.Client.send.__module__, requests.Session.send.__mo
 """
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
     assert got.stdout.split() == ["2", "httpx._client", "requests.sessions"], got.stderr
+
+
+def test_a_server_that_refuses_to_be_asked_for_usage_is_asked_without(server: Server) -> None:
+    class Strict(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            refused = b"stream_options" in self.rfile.read(int(self.headers["content-length"]))
+            told = b'{"error": {"message": "unknown field: stream_options"}}'
+            piece = b'{"choices": [{"index": 0, "delta": {"content": "hello"}, "finish_reason": "stop"}]}'
+            told = told if refused else b"data: " + piece + b"\n\ndata: [DONE]\n\n"
+            self.send_response(422 if refused else 200)
+            self.send_header("content-type", "application/json" if refused else "text/event-stream")
+            self.send_header("content-length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+
+        def log_message(self, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as http:
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+        root = f"http://127.0.0.1:{http.server_port}"
+        for name in ("openai", "httpx", "httpx2", "requests", "ahttpx", "ahttpx2", "aaiohttp"):
+            with track(prices=PRICES) as trace:
+                assert [ALL[name](root, "m", "hi", True) for _ in range(2)] == ["hello"] * 2
+            assert [(call.error, call.heard, call.estimated) for call in trace.calls] == [("", "hello", True)] * 2
+        http.shutdown()
+    with track() as trace, pytest.raises(aiohttp.ClientResponseError):  # for another reason: nothing changes
+        ALL["aaiohttp"](server.root, "m+400", "hi", True)
+    assert [call.error for call in trace.calls] == ["bad_request"]
+    assert len(server.served) == 1
+
+
+def test_an_agent_that_is_served_in_this_process_is_tracked(server: Server) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await ahttpx(server.root, "m", "asgi")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+            await client.post("/run", json={"q": 1})
+
+    def wsgi(environ: Any, start: Any) -> list[bytes]:
+        by_httpx(server.root, "m", "wsgi")
+        start("200 OK", [])
+        return [b"{}"]
+
+    def hook(response: httpx.Response) -> None:
+        threads.append(threading.Thread(target=lambda: (go.wait(5), by_httpx(server.root, "m", "thread"))))
+        threads[0].start()
+
+    go, threads = threading.Event(), list[threading.Thread]()
+    with track(prices=PRICES) as trace:
+        asyncio.run(main())
+        httpx.Client(transport=httpx.WSGITransport(wsgi)).get("http://app/run")
+        httpx.Client(event_hooks={"response": [hook]}).post(
+            f"{server.url}/chat/completions", json=body("m", "hook", False)
+        )
+        go.set()  # the thread lives longer than the call that it began in
+        threads[0].join()
+    assert [served.prompt for served in server.served] == ["asgi", "wsgi", "hook", "thread"]
+    agrees(trace, server)
+
+
+def test_a_model_that_stands_in_for_another_has_its_own_price(server: Server) -> None:
+    def paid(model: str, **prices: Price) -> list[tuple[str, int]]:
+        with track(models={"gpt-4o": model}, prices=prices) as trace:
+            by_httpx(server.root, "gpt-4o", "hi")
+        return [(call.source, call.price) for call in trace.calls]
+
+    dear = Price(100.0, 100.0)
+    assert paid("gpt-4o-mini", **{"gpt-4o": dear}) == [("map", 150 + 4 * 600)]
+    assert paid("unheard-of", **{"gpt-4o": dear}) == [("user", 500_000)]
+    assert paid("m", **{"gpt-4o": dear, "m": PRICES["m"]}) == [("user", 9_000)]
+
+
+def test_what_has_no_known_price_is_told(server: Server) -> None:
+    with track(prices=PRICES) as trace:
+        by_httpx(server.root, "m", "hi")
+        assert "at least" not in repr(trace)
+        by_httpx(server.root, "unheard-of", "hi")
+    assert trace.unpriced == 1
+    assert "at least" in repr(trace)
+
+
+def test_an_upload_to_another_path_is_not_read(server: Server) -> None:
+    read = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal read
+        for _ in range(3):
+            read += 1
+            yield b"{}"
+
+    class Transport(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            assert isinstance(request.stream, httpx.SyncByteStream)
+            return httpx.Response(200, json=[read for _ in request.stream])
+
+    with track(), httpx.Client(transport=Transport()) as client:
+        assert client.post("http://x/upload", content=pieces()).json() == [1, 2, 3]
+
+    async def main() -> None:
+        async with httpx.AsyncClient() as client:
+            await client.post(f"{server.url}/chat/completions", content=pieces())
+
+    with track(), pytest.raises(RuntimeError, match="sync request with an AsyncClient"):
+        asyncio.run(main())
+    asked = iter([json.dumps(body("m", "hi", False)).encode()])
+    with track(prices=PRICES) as trace:
+        httpx.post(f"{server.url}/chat/completions", content=asked)
+    agrees(trace, server)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_a_run_that_swallows_what_a_limit_raises_ends_with_it(kind: type[BaseException], server: Server) -> None:
+    asked: list[str] = []
+
+    def limit(call: Asked) -> None:
+        asked.append(call.model)
+        if len(asked) == 2:
+            raise kind("no more")
+
+    def run() -> None:
+        with track(limit=limit):
+            by_httpx(server.root, "m", "one")
+            for _ in range(2):
+                with pytest.raises(kind, match="no more"):
+                    by_httpx(server.root, "m", "two")
+
+    with pytest.raises(kind, match="no more"):
+        run()
+    assert len(asked) == 2
+    assert len(server.served) == 1
+
+    def fail() -> None:
+        with track(limit=limit):
+            asked[:] = ["m"]
+            with pytest.raises(kind):
+                by_httpx(server.root, "m", "two")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+@pytest.mark.parametrize("client", ["httpx", "requests", "aiohttp"])
+@pytest.mark.parametrize("encoding", ["zstd", "gzip", "deflate"])
+def test_a_body_that_cannot_be_decompressed_is_an_estimate_and_raises_what_it_would(
+    encoding: str, client: str, server: Server
+) -> None:
+    raw = b"\x00\x01 not at all \xff"
+
+    class Broken(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-encoding", encoding)
+            self.send_header("content-length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *args: object) -> None: ...
+
+    async def of_aiohttp(url: str) -> bytes:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body("m", "hi", False)) as response:
+            return await response.read()
+
+    def told(url: str) -> object:
+        try:
+            if client == "aiohttp":
+                return asyncio.run(of_aiohttp(url))
+            return (httpx if client == "httpx" else requests).post(url, json=body("m", "hi", False)).content
+        except Exception as error:
+            return type(error)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as http:
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}/chat/completions"
+        expected = told(url)
+        with track(prices=PRICES) as trace:
+            assert told(url) == expected
+        http.shutdown()
+    (call,) = trace.calls
+    if (client, encoding) != ("aiohttp", "zstd"):  # that one gives no response
+        assert (call.estimated, call.price > 0) == (True, True)
+    if expected == raw:
+        assert call.error == ""
+
+
+def test_tracks_that_end_in_turns_are_told(server: Server) -> None:
+    def agent(name: str) -> Iterator[Trace]:
+        with track(name, prices=PRICES) as trace:
+            yield trace
+            by_httpx(server.root, "m", name)
+
+    one, two = agent("one"), agent("two")
+    next(one)
+    trace = next(two)
+    with pytest.warns(UntrackedCalls, match="arm 'one' ended where it does not hold"):
+        list(one)
+    list(two)
+    assert [call.arm for call in trace.calls] == ["two", "two"]  # it is where they ran that counts
+    assert len(server.served) == 2
+
+
+def test_a_role_decorates_functions_of_both_kinds(server: Server) -> None:
+    @role("critic")
+    async def aask() -> None:
+        await ahttpx(server.root, "m", "hi")
+
+    @role("writer")
+    def ask() -> str:
+        return by_httpx(server.root, "m", "hi")
+
+    async def main() -> None:
+        await asyncio.gather(aask(), aask())
+
+    with track(prices=PRICES) as trace:
+        asyncio.run(main())
+        assert ask().startswith("the answer")
+        by_httpx(server.root, "m", "hi")
+    assert [call.role for call in trace.calls] == ["critic", "critic", "writer", "m"]
+    with pytest.raises(Misuse, match="inside it"):
+
+        @role("x")
+        def steps() -> Iterator[int]:
+            yield 1
+
+
+def test_another_import_finder_is_asked_too() -> None:
+    code = """
+import sys
+from importlib.machinery import PathFinder
+from playcall.strategies.track import track
+seen = []
+class Mine:
+    def find_spec(self, name, path=None, target=None):
+        seen.append(name)
+        return PathFinder.find_spec(name, path, target) if name == "requests" else None
+sys.meta_path.insert(0, Mine())
+with track():
+    import requests
+    assert requests.Session.send.__wrapped__
+print("requests" in seen, hasattr(requests.Session.send, "__wrapped__"))
+"""
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert got.stdout.split() == ["True", "False"], got.stderr
+
+
+def test_a_thread_that_has_run_is_freed_at_once() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with track():
+            thread = threading.Thread(target=int)
+            thread.start()
+            thread.join()
+            gone = weakref.ref(thread)
+            del thread
+            assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_no_detail_holds_what_a_client_signs_in_with() -> None:
+    class Signs(httpx.Auth):
+        def auth_flow(self, request: httpx.Request) -> Any:
+            request.headers["authorization"] = "Bearer sk-added-later"
+            yield request
+
+    def echo(request: httpx.Request) -> httpx.Response:
+        told = " ".join([request.headers["authorization"], request.headers["cookie"], request.headers["x-my-token"]])
+        return httpx.Response(401, json={"error": {"message": f"unknown: {told}"}})
+
+    given = {"cookies": {"session": "cookie-of-alice"}, "headers": {"x-my-token": "token-of-alice"}}
+    with track() as trace, httpx.Client(auth=Signs(), transport=httpx.MockTransport(echo), **given) as client:
+        client.post("http://x/v1/chat/completions", json=body("m", "hi", False))
+    (call,) = trace.calls
+    assert (call.error, call.detail.count("***")) == ("auth", 3)
+    assert not any(secret in call.detail for secret in ("sk-added-later", "cookie-of-alice", "token-of-alice"))
