@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +192,9 @@ def test_no_choice_sees_the_tasks_that_it_is_graded_on() -> None:
 @pytest.mark.filterwarnings("error")
 def test_an_infeasible_target_stops_the_folds_that_were_begun_without_a_word() -> None:
     """Large enough to be begun on other processes."""
+    with warnings.catch_warnings():  # of what earlier tests in this process left open
+        warnings.simplefilter("ignore")
+        gc.collect()
     recording = made({f"arm{i}": 0.6 for i in range(4)}, cost={f"arm{i}": 0.001 for i in range(4)}, tasks=800)
     with pytest.raises(Infeasible):
         fit(recording, Target(max_cost=1e-9), folds=4)
