@@ -141,7 +141,12 @@ def _recording(
         draws[name] = Draws(codes, confidence[calls], failed[calls], price, wait, quality, priced, timed, share)
 
     for what, so, values, has in (
-        ("costs", "listed, and recommended by a race at most", cost, np.array([d.priced for d in draws.values()])),
+        (
+            "costs",
+            "listed, but `compare` and `fit` never recommend them",
+            cost,
+            np.array([d.priced for d in draws.values()]),
+        ),
         ("latencies", "taken to answer at once", latency, np.array([d.timed for d in draws.values()])),
     ):
         if not has.all():

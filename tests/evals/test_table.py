@@ -215,7 +215,9 @@ def test_an_arm_without_costs_is_unpriced_and_named(tmp_path: Path) -> None:
     rows = [{**row, "cost_usd": None if row["arm"] == "a" else 0.5} for row in calls()]
     r = read_table(write(tmp_path / "t.csv", rows))
     assert (r["a"].priced, r["b"].priced, r["a"].price.max()) == (False, True, 0)
-    assert noted(r, "no costs recorded, or of under 95% of calls: 'a'; listed, and recommended by a race at most.")
+    assert noted(
+        r, "no costs recorded, or of under 95% of calls: 'a'; listed, but `compare` and `fit` never recommend them."
+    )
 
 
 def test_a_few_missing_costs_are_filled_with_the_median_and_many_make_an_arm_unpriced(tmp_path: Path) -> None:
