@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 IN_DOUBT = ("tied", "in the set")
 """States of arms that may be as good as the chosen one."""
+NEAR, LESS = 0.02, 0.8  # quality behind the chosen arm and share of its cost for another to be worth a word
 _FEW, _LIVE, _NAMED = 12, 8, 4  # arms in the table, in the live one, in a sentence
 _SOON, _EVERY = 0.25, 10.0  # seconds between looks on a terminal, between lines elsewhere
 _OPTIONS = {"max_usd": "the budget", "max_calls": "--max-calls", "max_seconds": "--max-time"}
@@ -137,6 +138,7 @@ def facts(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:
     if raced.ties:
         same = f"{some(raced.ties)} did exactly as well on the same {raced.items:,} items"
         yield "Ties", f"{same}{_cheapest(raced)}"
+    yield from _cheaper(raced, best)
     for e in named_effects(raced):
         most, least = max(e.models, key=e.models.__getitem__), min(e.models, key=e.models.__getitem__)
         spread = f"{100 * e.spread:.1f} [{100 * e.low:.1f}, {100 * e.high:.1f}] points"
@@ -161,9 +163,7 @@ def _expected(raced: Raced) -> str:
     told = raced.expected_regret
     if told is None or not isfinite(told):
         return ""
-    return (
-        f"; it is expected to lose {100 * told:.2f}, which is too little where the race ended as soon as that was small"
-    )
+    return f"; it is expected to lose {100 * told:.2f}, or rather more: a race ends once this is small"
 
 
 def _none(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:
@@ -190,6 +190,17 @@ def _cheapest(raced: Raced) -> str:
     if not all(isfinite(r.cost) for r in alike) or alike[0].cost == alike[-1].cost:
         return ""
     return f"; the cheapest of these is {alike[0].arm}, at ${alike[0].cost:.3g} an item"
+
+
+def _cheaper(raced: Raced, best: Racer | None) -> Iterator[tuple[str, str]]:
+    """The cheapest arm that is not far behind."""
+    if best is None or raced.regret_bound is None or not isfinite(best.cost):
+        return
+    near = [r for r in raced.arms if r is not best and r.behind <= NEAR and r.cost < LESS * best.cost]
+    if near:
+        r = min(near, key=lambda r: r.cost)
+        cost = f"at {_share(r.cost, best.cost)} of the cost; --weights or --threshold race for such an arm"
+        yield "Cheaper", f"{r.arm} is {_points(r.behind)} points behind on the same {r.asked:,} items, {cost}"
 
 
 def _taken(raced: Raced, rules: Rules) -> Iterator[tuple[str, str]]:

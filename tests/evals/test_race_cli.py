@@ -157,6 +157,19 @@ def test_a_threshold_that_no_arm_clears_has_a_status_of_its_own_and_names_the_ne
     assert {arm["state"] for arm in json.loads(out)["arms"]} >= {"nearest", "in the set"}
 
 
+def test_a_cheaper_arm_that_is_hardly_behind_is_named(run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Two of 200 items behind, at a tenth of the cost."""
+    right = {"dear": 160, "cheap": 158, "poor": 60}
+    costs = {"dear": 0.1, "cheap": 0.01, "poor": 0.001}
+    write([
+        {"item": f"q{i:03}", "arm": arm, "score": float(i * 7 % 200 < n), "cost_usd": costs[arm]}
+        for i in range(200) for arm, n in right.items()
+    ])  # fmt: skip
+    out = words(run(*LITTLE, "--expected-regret", "0")[1])
+    assert "Take dear for quality" in out
+    assert "Cheaper cheap is 1.1 points behind on the same 180 items, at 10.0% of the cost" in out
+
+
 def test_arms_that_did_exactly_as_well_are_ties_and_the_cheapest_is_named(run) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     rows = outcomes()
     write([*rows, *(row | {"arm": "twin", "cost_usd": 0.005} for row in rows if row["arm"] == CHOSEN)])
