@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,10 @@ from playcall.evals.race_live import LiveRace, load_build
 from playcall.portfolio.race import Rules
 from playcall.strategies import PlaycallError
 
-from ..serving import Server, serve
-from .races import abuild_of, answer, asking, build_of, client_of, ended, figures, paid, race, tasks
+from ..serving import Server
+from .races import abuild_of, asking, build_of, client_of, ended, figures, paid, race, tasks
 
 kinds = pytest.mark.parametrize("kind", [build_of, abuild_of], ids=["sync", "async"])
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serve() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.served.clear()
-    running._seen.clear()
-    running.answer, running.fault, running.delay = answer, None, 0.0
-    return running
 
 
 def counted(made: LiveRace) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,12 @@ from playcall.evals.race_live import LiveRace
 from playcall.portfolio.race import Rules
 from playcall.strategies import NANO, PlaycallError, Price
 
-from ..serving import Server, serve
+from ..serving import Server
 from .races import (
     PRICES,
     Build,
     abuild_of,
     aclient_of,
-    answer,
     asking,
     build_of,
     client_of,
@@ -41,19 +40,10 @@ from .races import (
 kinds = pytest.mark.parametrize("kind", [build_of, abuild_of], ids=["sync", "async"])
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serve() as server:
-        yield server
-
-
 @pytest.fixture
-def server(running: Server) -> Server:
-    running.served.clear()
-    running._seen.clear()
-    running.answer, running.fault, running.delay = answer, None, 0.0
-    running.details = lambda body: (100, 15)  # so that a call costs about half of what it can
-    return running
+def server(server: Server) -> Server:
+    server.details = lambda body: (100, 15)  # so that a call costs about half of what it can
+    return server
 
 
 def parallel_of(url: str) -> Build:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,8 @@ from playcall.portfolio.race import Rules
 from playcall.strategies import NANO, Misuse
 from playcall.strategies.track import role
 
-from ..serving import Server, serve
-from .races import ROLES, abuild_of, answer, asking, build_of, client_of, ended, figures, paid, race, settled, tasks
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
-    with serve() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    running.served.clear()
-    running._seen.clear()
-    running.answer, running.fault, running.delay = answer, None, 0.0
-    return running
+from ..serving import Server
+from .races import ROLES, abuild_of, asking, build_of, client_of, ended, figures, paid, race, settled, tasks
 
 
 def plain(build: Any) -> Any:
